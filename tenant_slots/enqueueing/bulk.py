@@ -71,20 +71,18 @@ def _kept(jobs: list[TenantJob], *, savepoint: bool = True) -> Iterator[None]:
         yield
 
 
-def can_insert_for_tenant() -> bool:
-    """Whether `insert_for_tenant` can be used here: where it is a transaction of its own."""
-    alias = app_settings.DATABASE
-    return connections[alias].vendor == "postgresql" and not is_open(alias)
-
-
 def insert_for_tenant(job: TenantJob, tenant: str, queue: str) -> bool:
     """Look for a tenant queue and store its new job, by one statement.
 
-    False: there is no such tenant queue, or somebody has to look first whether its backlog has room.
+    False: there is no such tenant queue, or somebody has to look first whether its backlog has room; or it would not be
+    a transaction of its own. Nor is it done on SQLite.
 
     Raises:
         IntegrityError, TenantQueueLocked: as `insert`.
     """
+    alias = app_settings.DATABASE
+    if connections[alias].vendor != "postgresql" or is_open(alias):
+        return False
     values = {name: getattr(job, name) for name in GIVEN if name != "tenant_queue_id"}
     insert = partial(INSERT_FOR_TENANT.lists, tenant=tenant, queue=queue, **values)
     stored = _by_itself(insert, partial(tenant_rows.found, tenant, queue))

@@ -83,7 +83,7 @@ def _stored(task: TenantTask[..., Any], new_jobs: list[NewJob]) -> Stored:
         return unique.stored_once(task, new_jobs, partial(_store, task))
     if task.debounce is not None:
         return debounce.stored_or_moved(task, new_jobs, partial(_store, task))
-    is_one = len(new_jobs) == 1 and not task.after and bulk.can_insert_for_tenant()
+    is_one = len(new_jobs) == 1 and not task.after
     store = partial(_store_one, task, new_jobs[0]) if is_one else partial(_store, task, bulk.insert, new_jobs)
     tenants.though_deleted(store)
     jobs = [new.job for new in new_jobs]
