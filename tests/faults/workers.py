@@ -352,7 +352,7 @@ class UnguardedPreforkWorker(SabotagedPreforkWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         Run._is_mine = lambda _: True  # type: ignore[method-assign]
-        riding.os = SimpleNamespace(environ=os.environ, getpid=lambda: WORKER)
+        riding.os = SimpleNamespace(environ=os.environ, getpid=lambda: WORKER, getppid=os.getppid)
         super().__init__(*args, **kwargs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from functools import partial
 from threading import Event
 from typing import Any
@@ -26,6 +27,13 @@ pytestmark = [
 
 LONG = 600
 """Seconds to wait for a slot. A test that takes as long has found that something was waited for in vain."""
+
+
+@pytest.fixture(autouse=True)
+def _keepers_end() -> Iterator[None]:
+    """Before the tables are emptied, which one of them would write to."""
+    yield
+    wait_until(lambda: not is_kept())
 
 
 @pytest.fixture
