@@ -104,7 +104,7 @@ def goes_with(job: TenantJob, tenant_queue: TenantQueue) -> list[TenantJob] | No
         reservations = _reservations_with_slot(tenant_queue, free)
         return reservations[: reservations.index(job)] if job in reservations else None
     if tenant_queue.max_job_per_key is None:
-        return _reservations_before(job) if _number_ahead(job, tenant_queue, free) < free else None
+        return _reservations_before_next(job, free)
     first = first_ones(tenant_queue, job.rq_queue, free)
     return [one for one in _reservations_before(job) if one.pk in first] if job.pk in first else None
 
@@ -130,11 +130,16 @@ def _reservations_with_slot(tenant_queue: TenantQueue, most: int) -> list[Tenant
     return [one for one in reservations if one.pk in first]
 
 
-def _number_ahead(job: TenantJob, tenant_queue: TenantQueue, most: int) -> int:
-    """How many go before a job: of its RQ queue no more than `most`, which are read in their order, as by its index."""
-    reservations = _reservations_beside(tenant_queue, job.rq_queue)
-    before = sum(_place(one) < _place(job) for one in reservations)
-    return before + TenantJob.objects.ahead_of(job).backlog()[:most].count()
+def _reservations_before_next(job: TenantJob, most: int) -> list[TenantJob] | None:
+    """None unless the job is among the first `most`. No more are read, in their order, as by the backlog's index.
+
+    In its own queue the reservations are in the backlog.
+    """
+    ahead = TenantJob.objects.ahead_of(job).backlog()[:most].count()
+    if ahead >= most:
+        return None
+    before = _reservations_before(job)
+    return before if ahead + len(before if job.rq_queue else ()) < most else None
 
 
 def _passes_over(tenant_queue: TenantQueue) -> bool:
