@@ -359,8 +359,9 @@ class InsertionBeside(Insertion):
     def _read_of(self, alias: str, other: type[Model], key: str) -> Iterator[str]:
         """What gives each of the fields of the other row that has this key."""
         table, columns = _quoted_table(alias, other), _quoted_columns(alias, other)
+        primary = columns[other._meta.pk.attname]
         for name in self._others:
-            yield f"(SELECT {columns[name]} FROM {table} other WHERE other.{columns['id']} = {key})"  # noqa: S608 - names of columns
+            yield f"(SELECT {columns[name]} FROM {table} other WHERE other.{primary} = {key})"  # noqa: S608 - names of columns
 
 
 def _quoted_table(alias: str, model: type[Model]) -> str:

@@ -256,7 +256,7 @@ def _seconds_kept(rq_job: Job, status: JobStatus) -> int:
 
 
 def _made_first(rq_job: Job, queue: Queue, *_: Any, **__: Any) -> None:
-    _unless_told_since(rq_job, lambda queue, pipeline: queue._enqueue_job(rq_job, pipeline, at_front=True), queue)
+    _unless_told_since(rq_job, lambda its_queue, pipe: its_queue._enqueue_job(rq_job, pipe, at_front=True), queue)
 
 
 def _unless_told_since(
