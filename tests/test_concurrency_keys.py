@@ -35,7 +35,7 @@ from tests.factories import (
     waiting_job,
     work,
 )
-from tests.plans import analyze, explained, explained_sql, without
+from tests.plans import analyze, empty_files, explained, explained_sql, without
 
 pytestmark = pytest.mark.django_db
 
@@ -255,6 +255,7 @@ def pages_for_the_last_key(jobs_of_each: int, slots: int) -> int:
 
 def analyzed_when(seen: str) -> None:
     """PostgreSQL has looked at the table: without a row, or with those of another tenant."""
+    empty_files()
     if seen != "nothing":
         many_waiting(tenant_queue("another"), 1000)
     if seen == "history":
