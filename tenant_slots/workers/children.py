@@ -50,6 +50,8 @@ class Child:
         watched = select.poll()
         for file in files:
             watched.register(file, select.POLLIN)
+        if self.status is not None:
+            seconds = 0
         if self._descriptor is None:
             return self._look_again_and_again(watched, seconds)
         watched.register(self._descriptor, select.POLLIN)

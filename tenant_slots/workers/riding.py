@@ -86,8 +86,8 @@ class RidingWorker(BaseWorker):
             if is_fit and baseline is not None:
                 baseline.restore()
                 die_with(worker)  # the kernel forgets it where a job has changed its user or group for a while
-            elif not (hears or lingers):
-                return  # nobody needs it any more, and its worker waits until it has ended
+            elif not hears:
+                return  # nobody needs it any more but what it wishes for, and its worker waits until it has ended
 
     def _become_horse(self) -> None:
         """As RQ's main_work_horse."""

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -57,6 +58,12 @@ SECONDS_TO_EXIT = 5
 
 SECONDS_WITHOUT_HORSE = 5
 """How long a worker that could fork no work-horse takes no other job."""
+
+SECONDS_TO_SEND = 0.02
+"""How long the end of a job waits for a work-horse that sends something to a collector before it parts.
+
+Most have ended by then: their worker hands on at once, and has no memory copied that it shares with one which lives.
+"""
 
 SECONDS_TO_TELL = 60
 """How long the project's receivers may take to hear of the end of a job."""
@@ -276,6 +283,7 @@ class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, R
         """The job has run, its work-horse has died, or this worker is to end at once and takes the horse along."""
         with self._handing:
             self._rq_id, self._horse_pid = None, 0
+        report = self._once_sent(report)
         with self._parting_if_unfit(report) as status:
             if report is not None and report.met_outage:
                 self.sweeper.contact.broken()
@@ -302,6 +310,14 @@ class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, R
             self._tell(news, report)
             if report is not None and report.lingers and report.is_fit:
                 self._let_linger()
+
+    def _once_sent(self, report: Report | None) -> Report | None:
+        """The report, as it is when a work-horse that parts has had a moment for what it does before."""
+        horse = self._horse
+        if horse is None or report is None or report.is_fit or not report.lingers or self._is_to_hear(report):
+            return report
+        horse.child.wait(SECONDS_TO_SEND)
+        return replace(report, lingers=not horse.child.has_ended())
 
     @contextmanager
     def _parting_if_unfit(self, report: Report | None) -> Iterator[int | None]:

@@ -45,6 +45,25 @@ def test_the_wait_for_a_child_without_a_descriptor_ends_in_time_and_when_there_i
         os.close(other)
 
 
+@pytest.mark.parametrize("has_descriptor", [True, False])
+def test_nobody_waits_for_a_child_that_is_known_to_have_ended(
+    has_descriptor: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its descriptor is closed by then."""
+    if not has_descriptor:
+        monkeypatch.setattr("tenant_slots.workers.children._descriptor_of", lambda pid: None)
+    child, (end, other) = Child(lambda: None), os.pipe()
+    wait_until(child.has_ended)
+    monkeypatch.setattr("tenant_slots.workers.children.POLL_SECONDS", 10)
+    began = time.monotonic()
+    assert child.wait(10, end) == []
+    assert time.monotonic() - began < 9
+    os.write(other, b"what it has said before")
+    assert child.wait(10, end) == [end]
+    os.close(end)
+    os.close(other)
+
+
 def test_a_signal_whose_handler_raises_right_after_the_fork_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     forked: list[int] = []
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import accumulate
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 from django.db import DataError, OperationalError, connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tenant_slots import fair_order, moves, rates, slots, transitions
+from tenant_slots import fair_order, moves, parting, rates, slots, transitions
 from tenant_slots.db import clock
 from tenant_slots.db.compiled import Asked
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -31,6 +32,7 @@ from tests.factories import (
     waiting_job,
 )
 from tests.history import History
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -100,6 +102,36 @@ def test_control_a_worker_that_has_other_things_to_do_ends_a_job_by_itself(
     run()
     assert history.started() == ["acme-0", "acme-1"]
     assert "release_and_start" not in transactions
+
+
+@pytest.mark.parametrize("sends", ["at once", "for a while"])
+def test_so_they_do_where_a_work_horse_that_parts_has_sent_in_a_moment_what_it_had_to_send(
+    sends: str, history: History, transactions: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As traces. Where a collector keeps it for longer, the end is recorded meanwhile, and no slot is kept."""
+    monkeypatch.setattr(supervisor, "SECONDS_TO_SEND", 30 if sends == "at once" else 0)
+    settings.TENANT_SLOTS = {"JOB_CONTEXT": f"{__name__}.sending_{sends.replace(' ', '_')}"}
+    tenant_queue(max_job=1)
+    enqueue(history, acme=3)
+    run(TenantWorker)
+    assert history.started() == ["acme-0", "acme-1", "acme-2"]
+    handed_on = ["admit_and_start", *["release_and_start"] * 2, "release"]
+    assert transactions == (handed_on if sends == "at once" else ["admit_and_start", "release"] * 3)
+    assert states() == {State.FINISHED}
+    assert counters_match()
+
+
+@contextmanager
+def sending_at_once(job: TenantJob) -> Iterator[None]:
+    parting.before_parting(lambda: None)
+    yield
+
+
+@contextmanager
+def sending_for_a_while(job: TenantJob) -> Iterator[None]:
+    """Until its end is recorded."""
+    parting.before_parting(lambda: wait_until(lambda: fresh(job).has_ended))
+    yield
 
 
 @pytest.mark.parametrize("limit", [1, 5])
