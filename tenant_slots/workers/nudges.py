@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -28,17 +28,25 @@ BETWEEN_LOOKS = 0.01
 class Nudged(Queue):
     """Before RQ's queue class (RQ 2.12): a nudge ends the wait at its lists, as if the time were over."""
 
+    note_taken: Callable[[bool], object] = staticmethod(lambda is_taken: None)
+    """Told whether a list has given something away, or may be about to: nobody else knows of that."""
+
     has_passed_over = False
     """Whether one was met that was meant for somebody else, as whoever asks does not wait."""
 
     @classmethod
     def lpop(cls, queue_keys: Sequence[str], timeout: int | None, connection: Redis | None = None) -> Any:
-        return cls._unless_nudged(super().lpop(queue_keys, timeout, connection=connection), timeout)
+        cls.note_taken(timeout is None)
+        found = super().lpop(queue_keys, timeout, connection=connection)
+        cls.note_taken(found is not None)
+        return cls._unless_nudged(found, timeout)
 
     @classmethod
     def lmove(cls, connection: Redis, queue_key: str, timeout: int | None) -> Any:
         """A nudge is in the intermediate queue by now."""
+        cls.note_taken(timeout is None)
         found = super().lmove(connection, queue_key, timeout)
+        cls.note_taken(found is not None)
         if _is_nudge(found):
             connection.lrem(IntermediateQueue.get_intermediate_queue_key(queue_key), 0, NUDGE)
         return cls._unless_nudged(found, timeout)

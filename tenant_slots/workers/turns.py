@@ -53,7 +53,8 @@ class TurnTakingWorker(SweepingWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         dequeue = {"dequeue_any": staticmethod(self._next_job)}
-        self._rq_queue_class: type[Nudged] = type(self.queue_class.__name__, (Nudged, self.queue_class), {})
+        noting = {"note_taken": staticmethod(self._note_taken)}
+        self._rq_queue_class: type[Nudged] = type(self.queue_class.__name__, (Nudged, self.queue_class), noting)
         self.queue_class = cast(type[Queue], type(self.queue_class.__name__, (self.queue_class,), dequeue))
         self._taken: WatchedRun | None = None
         """The run of the next job, which is marked as running already."""
@@ -150,14 +151,20 @@ class TurnTakingWorker(SweepingWorker):
         """
         if self._stop_requested:
             raise StopRequested
+        found = None
         try:
             with telling_no_password():  # RQ logs what it meets while it waits
                 found = self._found(queues, timeout, options)
         except RedisConnectionError:
             forget_absence(self.connection)  # RQ waits before it has us ask again, which is to be a question then
             raise
-        self._busy_with_bookkeeping = found is not None
+        finally:
+            self._busy_with_bookkeeping = found is not None
         return found
+
+    def _note_taken(self, is_taken: bool) -> None:
+        """A stop that is asked for once a list of RQ's has given a job away comes after that job."""
+        self._busy_with_bookkeeping = is_taken
 
     def _found(self, queues: Sequence[Queue], timeout: int | None, options: dict[str, Any]) -> tuple[Job, Queue] | None:
         names = [queue.name for queue in queues]
@@ -196,6 +203,8 @@ class TurnTakingWorker(SweepingWorker):
         """
         self._rq_queue_class.has_passed_over = False
         found = self._rq_queue_class.dequeue_any([one for one in queues if one.name == name], None, **options)
+        if found is None and self._stop_requested:
+            raise StopRequested
         if self._rq_queue_class.has_passed_over:
             self._has_waited = True
             if found is not None:

@@ -169,6 +169,31 @@ def test_i2_i3_a_worker_that_ends_between_pop_and_start_loses_nothing(
     assert observer.started() == ["popped"]
 
 
+@pytest.mark.parametrize("queues", [("imports",), THREE_QUEUES], ids=["one queue", "three queues"])
+@pytest.mark.parametrize("waits", [True, False], ids=["it waits for one", "there is one"])
+@pytest.mark.parametrize("worker_class", ["SabotagedPreforkWorker", "SabotagedSimpleWorker"])
+def test_i3_a_plain_job_that_a_worker_has_popped_when_it_is_told_to_end_runs(
+    workers: FaultWorkers, observer: Observer, tmp_path: Path, queues: tuple[str, ...], waits: bool, worker_class: str
+) -> None:
+    """Nobody else knows of it: no sweep pushes what has no row."""
+    armed = tmp_path / "armed"
+    sabotaged = workers.with_sabotage("rq.job:Job.fetch before worker-SIGTERM", armed, worker_class)
+
+    def enqueue() -> None:
+        armed.touch()
+        django_rq.get_queue("imports").enqueue(jobs.quick, "acme", "popped", observer.path)
+
+    if not waits:
+        enqueue()
+    (worker,) = workers.start(1, queues=queues, worker_class=sabotaged)
+    if waits:
+        wait_until_idle(1, *queues)
+        enqueue()
+    assert worker.wait(10) == 0
+    assert observer.started() == ["popped"]
+    assert armed.with_suffix(".done").exists()
+
+
 def wait_until_idle(count: int, *queues: str) -> None:
     """Workers of ours are idle, as far as the order of tenants knows: each takes its next job from RQ's list."""
     redis = django_rq.get_connection(queues[0])
