@@ -265,6 +265,24 @@ def lease_kept_for(job: TenantJob) -> float:
     return float((beat_at - started_at).total_seconds())
 
 
+def test_i3_a_job_that_a_worker_has_just_taken_from_its_list_runs_though_redis_goes_away(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str
+) -> None:
+    armed = tmp_path / "armed"
+    plan = "tenant_slots.workers.riding:RidingWorker._perform_ours before pause"
+    workers.start(1, worker_class=workers.with_sabotage(plan, armed, f"Sabotaged{kind}"))
+    wait_until(lambda: django_rq.get_connection("imports").zcard("tenant_slots:idle:imports"))
+    armed.touch()
+    (job,) = enqueue_some(observer, "taken")
+    wait_until(armed.with_suffix(".done").exists)
+    valkey.stop()
+    armed.with_suffix(".go").touch()
+    wait_until(lambda: fresh(job).has_ended)
+    assert (job.refresh_from_db(), job.state, job.error) == (None, State.FINISHED, "")
+    assert observer.started() == ["taken"]
+    valkey.start()
+
+
 def test_i3_idle_workers_outlive_a_restart_of_redis(valkey: Valkey, workers: FaultWorkers, observer: Observer) -> None:
     (worker,) = workers.start()
     client: Any = valkey.client()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import rq
+from rq.job import Job
 from rq.timeouts import BaseDeathPenalty
 
 from tenant_slots import signals
@@ -19,6 +20,13 @@ from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, Tenant
 from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Horse
 from tests.workers import receivers
+
+
+class WrappingJob(Job):
+    """A project's class of RQ's jobs."""
+
+    def perform(self) -> Any:
+        return ["wrapped", super().perform()]
 
 
 class ForgetfulWorker(TenantPreforkWorker):

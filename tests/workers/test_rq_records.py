@@ -59,6 +59,18 @@ def test_results_of_every_kind_are_kept_as_rq_keeps_them(workers: Workers, worke
     assert not queue().intermediate_queue.get_job_ids()
 
 
+def test_a_projects_class_of_jobs_performs_each_however_its_worker_came_to_it(
+    workers: Workers, worker_class: str
+) -> None:
+    """The first one stands in RQ's list."""
+    enqueued = [jobs.give.enqueue("acme", "plain") for _ in range(2)]
+    assert len(queue().job_ids) == 1
+    options = ("--job-class", "tests.workers.classes.WrappingJob")
+    assert workers.run("--burst", *options, worker_class=worker_class).returncode == 0
+    assert [record(job).return_value() for job in enqueued] == [["wrapped", jobs.RESULTS["plain"]()]] * 2
+    assert [fresh(job).result for job in enqueued] == [jobs.RESULTS["plain"]()] * 2
+
+
 def test_a_failure_is_kept_without_its_error(workers: Workers, worker_class: str) -> None:
     failed = jobs.fail.enqueue("acme", "no such feed")
     run(workers, worker_class)
