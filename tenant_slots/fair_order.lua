@@ -337,13 +337,16 @@ local function not_ours(queue, workers)
   return others
 end
 
--- How many workers have a record of RQ's there and are not ours, and how many of these are idle.
+-- How many workers have a record of RQ's there and are not ours, and how many of these are idle. One of ours that begins or
+-- ends may have said so only to RQ: its record says whose it is.
 local function stock_workers(queue)
   local others, idle = 0, 0
   for _, worker in ipairs(not_ours(queue, redis.call('SMEMBERS', 'rq:workers:' .. queue))) do
-    local state = redis.call('HGET', worker, 'state')
-    if state then others = others + 1 end
-    if state == 'idle' then idle = idle + 1 end
+    local state, class = unpack(redis.call('HMGET', worker, 'state', 'tenant_slots_class'))
+    if state and not class then
+      others = others + 1
+      if state == 'idle' then idle = idle + 1 end
+    end
   end
   return others, idle
 end

@@ -17,7 +17,7 @@ from django.test import override_settings
 from redis import Redis
 from redis.exceptions import RedisError
 
-from tenant_slots import fair_order, held, slots, transitions
+from tenant_slots import fair_order, fleet, held, slots, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.dispatch import NUDGE
 from tenant_slots.exceptions import TenantQueueLocked
@@ -677,6 +677,20 @@ def test_a_worker_of_ours_that_leaves_is_none_at_once() -> None:
     fair_order.leave("one", [QUEUE, LANE], is_over=True)
     assert redis().zcard(f"tenant_slots:workers:{QUEUE}") == redis().zcard(f"tenant_slots:workers:{LANE}") == 0
     assert room() == 1
+
+
+@alone
+@pytest.mark.parametrize("leaves", [True, False], ids=["as it ends", "as it begins"])
+def test_a_worker_of_ours_of_which_only_rq_knows_is_no_stock_worker(leaves: bool) -> None:
+    """It tells RQ first that it is there, and last that it is not. Until then nothing is admitted for it."""
+    worker_of_rq("ours", "idle")
+    redis().hset("rq:worker:ours", fleet.CLASS, "tenant_slots.workers.TenantWorker")
+    if leaves:
+        fair_order.take("rq:worker:ours", [QUEUE], waits=True)
+        fair_order.leave("rq:worker:ours", [QUEUE], is_over=True)
+    assert room() == 1
+    fair_order.take("rq:worker:another", [QUEUE], waits=False)
+    assert room() == 0
 
 
 @alone
