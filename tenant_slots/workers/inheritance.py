@@ -1,4 +1,6 @@
-"""What a forked child shares with its worker: its end. No database session, and Sentry is told of what it does."""
+"""What a forked child shares with its worker: its end. No session of the database, no connection on which the worker
+waits for Redis; and Sentry is told of what the child does.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,10 @@ import functools
 import os
 import signal
 import sys
+from weakref import WeakSet
+
+from redis import Redis
+from redis.connection import AbstractConnection
 
 from tenant_slots.db.sessions import forget_inherited_sessions
 from tenant_slots.workers.unobserved import observe_again
@@ -18,11 +24,34 @@ _libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 """Looked up once, and not by every child."""
 
 
+_waiting: WeakSet[AbstractConnection] = WeakSet()
+"""The connection on which a worker waits for jobs. RQ's scheduler outlives a worker that is killed, and would keep it
+open: Redis would give the next job to nobody.
+"""
+
+
+def keep_own_from_children(redis: Redis) -> None:
+    """From work-horses, RQ's scheduler and what a job forks: our sessions, where we wait, and that Sentry is told less.
+
+    Args:
+        redis: what the worker asks for jobs, one question after the other, so always by the same connection.
+    """
+    with redis.client() as client:  # type: ignore[no-untyped-call]
+        _waiting.add(client.connection)
+    _keep_from_children()
+
+
 @functools.cache
-def keep_own_from_children() -> None:
-    """From work-horses, RQ's scheduler and what a job forks: our sessions, and that Sentry is told less."""
+def _keep_from_children() -> None:
     os.register_at_fork(after_in_child=forget_inherited_sessions)
+    os.register_at_fork(after_in_child=_forget_inherited_connections)
     os.register_at_fork(after_in_child=observe_again)
+
+
+def _forget_inherited_connections() -> None:
+    """As redis-py does when a child first asks something, which RQ's scheduler does elsewhere. The worker keeps it."""
+    for connection in _waiting:
+        connection.disconnect()  # type: ignore[no-untyped-call]
 
 
 def die_with(parent: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -430,6 +431,32 @@ def test_i3_i4_a_killed_pool_manager_leaves_workers_that_go_on_and_that_nobody_r
     finally:
         os.killpg(pool.pid, signal.SIGKILL)
     assert counters_match()
+
+
+@pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
+def test_i3_redis_gives_no_job_to_a_killed_worker_whose_scheduler_goes_on(
+    workers: FaultWorkers, observer: Observer, kind: str
+) -> None:
+    """RQ's scheduler is a child of the worker. What is taken from the list by nobody, and has no row, is lost."""
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps({**SHORT, "SWEEP_INTERVAL": 60})
+    redis = django_rq.get_connection("imports")
+
+    def somebody_waits() -> bool:
+        return any(client["cmd"] == "blmove" for client in redis.client_list())
+
+    (worker,) = workers.start(1, "--with-scheduler", worker_class=f"tenant_slots.workers.Tenant{kind}")
+    wait_until(lambda: somebody_waits() and _children(worker.pid))
+    children = _children(worker.pid)
+    try:
+        workers.kill(0)
+        wait_until(lambda: not somebody_waits(), timeout=5, message="Redis takes the killed worker for one that waits")
+        django_rq.get_queue("imports").enqueue(jobs.quick, "acme", "plain", observer.path)
+        workers.start(1)
+        observer.wait_for_all()
+    finally:
+        for child in children:
+            if not is_gone(child):
+                os.kill(child, signal.SIGKILL)
 
 
 def without_and_with_scheduler(pool: int) -> list[int]:
