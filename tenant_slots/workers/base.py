@@ -190,6 +190,13 @@ class SweepingWorker(BaseWorker):
         return 1 if len(self.kept) else max(1, min(super().dequeue_timeout, int(app_settings.SWEEP_INTERVAL)))
 
     @property
+    def max_connection_wait_time(self) -> float:  # type: ignore[override]  # an attribute of the class
+        """Seconds between two looks for a Redis that is away. RQ takes up to a minute (2.12), in which a worker neither
+        sweeps, nor records the ends that it keeps, nor takes a job as soon as Redis is back.
+        """
+        return float(self.dequeue_timeout)
+
+    @property
     def connection_timeout(self) -> int:
         """How long Redis may take to answer; it answers at once, but for the wait for a job."""
         return max(1, int(app_settings.SWEEP_INTERVAL)) + 10

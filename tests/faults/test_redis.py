@@ -17,7 +17,7 @@ from rq.registry import StartedJobRegistry
 from rq.utils import now as rq_now
 
 from tenant_slots import dispatch, queue_directory, transitions
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import EVERYWHERE, State, SweepClaim, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh, in_rq
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
@@ -292,6 +292,23 @@ def test_i3_idle_workers_outlive_a_restart_of_redis(valkey: Valkey, workers: Fau
     enqueue_some(observer, "one", "two")
     observer.wait_for_all()
     assert worker.poll() is None
+
+
+def sweeps() -> int:
+    return sum(SweepClaim.objects.filter(name=EVERYWHERE).values_list("sweeps", flat=True))
+
+
+def test_i2_i7_an_idle_worker_sweeps_while_redis_is_away_for_long_and_works_as_soon_as_it_is_back(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer
+) -> None:
+    workers.start(1, worker_class="tests.faults.workers.LateWorker")
+    observer.promise = 30  # nobody can be given a job meanwhile
+    valkey.stop()
+    (job,) = enqueue_some(observer, "meanwhile")
+    before = sweeps()
+    wait_until(lambda: sweeps() > before + 5, timeout=20, message="I2: nobody sweeps, as RQ waits for Redis")
+    valkey.start()
+    wait_until(lambda: fresh(job).has_ended, timeout=10, message="I7: a free worker waits for a Redis that is back")
 
 
 def test_i3_i7_a_process_that_dies_after_its_commit_and_before_its_push_leaves_the_job_to_the_sweep(

@@ -255,6 +255,12 @@ class SparingWorker(TenantWorker):
         super().__init__(*args, **kwargs)
 
 
+class LateWorker(Chosen):
+    """It has looked for Redis for a minute in vain: RQ waits ever longer before it looks again."""
+
+    exponential_backoff_factor = 60.0
+
+
 class _Crowded:
     """The system has no room for another process as long as the file TEST_NO_ROOM exists.
 
