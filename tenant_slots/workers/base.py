@@ -14,6 +14,7 @@ from typing import Any
 from django.db import InterfaceError, OperationalError, connections
 from django.utils.module_loading import import_string
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 from redis.sentinel import MasterNotFoundError
@@ -318,8 +319,15 @@ class SweepingWorker(BaseWorker):
         return self.is_suspended or time.monotonic() >= self._next_suspension_check
 
     def _pubsub_exception_handler(self, exc: Exception, *args: Any) -> None:
-        """RQ logs the error that its thread has met, which waits for commands to this worker (RQ 2.12)."""
-        told = MasterNotFoundError(NO_MASTER) if isinstance(exc, MasterNotFoundError) else exc
+        """RQ logs the error that its thread has met, which waits for commands to this worker (RQ 2.12).
+
+        It goes on after a lost connection, and ends for whatever else Redis has met: nobody would hear commands then.
+        """
+        told: Exception = exc
+        if isinstance(exc, MasterNotFoundError):
+            told = MasterNotFoundError(NO_MASTER)
+        elif isinstance(exc, RedisError):
+            told = RedisConnectionError(str(exc))
         super()._pubsub_exception_handler(told, *args)
 
     def _unless_redis_is_away(self, action: Callable[..., object], *args: Any) -> None:

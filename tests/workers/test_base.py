@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from contextlib import closing
 from typing import Any
 
@@ -13,6 +14,9 @@ from django.conf import settings
 from django.db import InternalError, connections
 from django.db import connection as django_connection
 from redis import Redis
+from redis.client import PubSub
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeout
 from rq import Worker
 from rq.command import handle_stop_job_command
 
@@ -93,6 +97,31 @@ def test_a_stop_command_that_comes_when_the_horse_has_ended_kills_nothing(monkey
         one._horse_pid = 0
         handle_stop_job_command(one, {"job_id": "job"})
     assert killed == [os.getpgid(0)]
+
+
+@pytest.mark.parametrize("worker_class", [TenantWorker, pytest.param(Worker, id="control")])
+@pytest.mark.parametrize("error", [RedisTimeout("Timeout reading from socket"), ResponseError("LOADING")])
+def test_a_worker_hears_commands_after_redis_has_not_answered_the_thread_that_waits_for_them(
+    worker_class: type[Any], error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RQ ends it for whatever is no lost connection."""
+    errors, get_message, heard = iter([error]), PubSub.get_message, threading.Event()
+
+    def get_or_fail(*args: Any, **options: Any) -> Any:
+        for one in errors:
+            raise one
+        return get_message(*args, **options)
+
+    monkeypatch.setattr(PubSub, "get_message", get_or_fail)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    one, redis = worker(worker_class), connection()
+    one.handle_payload = lambda _: heard.set()
+    one.subscribe()
+    wait_until(
+        lambda: heard.is_set() or not (one.pubsub_thread.is_alive() and redis.publish(one.pubsub_channel_name, ""))
+    )
+    one.unsubscribe()
+    assert heard.is_set() is (worker_class is not Worker)
 
 
 def test_a_signal_that_comes_while_a_worker_looks_at_its_horse_kills_it_all_the_same(
