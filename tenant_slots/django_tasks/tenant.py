@@ -14,6 +14,9 @@ from tenant_slots.scope import tenant_in_scope
 
 Source = str | Callable[..., object]
 
+SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""Parameters that collect arguments, and are none themselves."""
+
 
 @dataclass(frozen=True)
 class TenantOfCall:
@@ -44,10 +47,12 @@ class TenantOfCall:
     def _answer(self, source: Source, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if callable(source):
             return source(*args, **kwargs)
+        parameter = self.signature.parameters.get(source)
+        if parameter is None or parameter.kind in SEVERAL:
+            return kwargs.get(source)  # among the **kwargs of the function
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        named = bound.arguments | kwargs  # also what is among the **kwargs of the function
-        return named.get(source)
+        return bound.arguments[source]
 
 
 def source_in(option: Any) -> Source | None:

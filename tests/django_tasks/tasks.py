@@ -54,6 +54,17 @@ def named(tenant_id: str, path: str, function: str, **others: Any) -> list[Any]:
 
 
 @task(queue_name="imports")
+def receive(tenant_id: str, /, **payload: Any) -> dict[str, Any]:
+    """What somebody sends, whatever names that has."""
+    return payload
+
+
+@task(queue_name="imports")
+def receive_from(*senders: str, **shop: Any) -> list[Any]:
+    return [senders, shop]
+
+
+@task(queue_name="imports")
 def ping_of_nobody(tenant_id: str) -> None:
     ping.enqueue()
 

@@ -349,6 +349,22 @@ def test_an_argument_that_a_function_takes_among_any_keywords_names_the_tenant_t
         assert tenant_of(tasks.ping.enqueue(other="option")) == "scope"
 
 
+def test_no_keyword_of_a_call_takes_the_place_of_the_argument_that_names_the_tenant() -> None:
+    """Where that is given by its place alone, the function may take a keyword of its name: of whoever sent it."""
+    result = tasks.receive.enqueue("acme", tenant_id="victim")
+    assert tenant_of(result) == "acme"
+    run_jobs()
+    result.refresh()
+    assert result.return_value == {"tenant_id": "victim"}
+
+
+def test_what_collects_arguments_is_no_argument_that_names_the_tenant() -> None:
+    for option in ("senders", "shop"):
+        with configured(TENANT=option), tenant_scope("scope"):
+            assert tenant_of(tasks.receive_from.enqueue("one", "two", path="a.csv")) == "scope"
+            assert tenant_of(tasks.receive_from.enqueue(**{option: "option"})) == "option"
+
+
 @pytest.mark.parametrize(
     ("option", "value", "problem"),
     [
