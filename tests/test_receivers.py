@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import django_rq
 import pytest
 from django.dispatch import Signal
+from rq import SimpleWorker, Worker
+from rq.timeouts import JobTimeoutException
 
 from tenant_slots import signals
 from tenant_slots.exceptions import TenantQueueInUse
 from tenant_slots.interruptions import NOT_OF_THE_CODE, SweepTimeout
 from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import jobs
 from tests.factories import dead_process, fresh, running_job, tenant_queue, work
 from tests.repair.sweeps import sweep_now
@@ -165,6 +169,37 @@ def test_control_whoever_interrupts_a_receiver_is_obeyed(error: type[BaseExcepti
     with heard(signals.jobs_enqueued, interrupted), pytest.raises(error):
         jobs.add.enqueue(1, 2, tenant="acme")
     assert TenantJob.objects.exists()
+
+
+WORKERS = [TenantPreforkWorker, TenantWorker, TenantSimpleWorker, SimpleWorker, Worker]
+
+
+def in_tenant_slots() -> object:
+    return jobs.add.enqueue(1, 2, tenant="acme")
+
+
+def in_rq() -> object:
+    return django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+
+
+@pytest.mark.parametrize("enqueue", [in_tenant_slots, in_rq])
+@pytest.mark.parametrize("worker_class", WORKERS)
+def test_a_job_whose_time_a_receiver_takes_before_its_function_is_called_has_failed_with_that(
+    worker_class: type[Worker], enqueue: Callable[[], object], no_workers: None
+) -> None:
+    """Its process has not died, and nobody is left to give its slot back later."""
+    enqueue()
+    with heard(signals.job_started, raising(JobTimeoutException)):
+        work_off(worker_class, "reports")
+    job = TenantJob.objects.get()
+    assert job.state == State.FAILED
+    assert (job.error_class, job.attempt, job.crashes) == ("rq.timeouts.JobTimeoutException", 1, 0)
+    assert TenantQueue.objects.get().current_job == 0
+
+
+def work_off(worker_class: type[Worker], name: str) -> None:
+    queue = django_rq.get_queue(name)
+    worker_class([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
 
 
 def test_a_receiver_that_exits_ends_no_sweep_and_no_change_of_a_limit() -> None:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django.db import Error, connections
 from rq.job import Job, _job_stack
+from rq.timeouts import JobTimeoutException
 
 from tenant_slots import fair_order, logs, owners, slots, transitions
 from tenant_slots.conf import app_settings
@@ -75,6 +76,8 @@ class Run:
         """Whether the start could not be written: see `StartKeptOut`."""
         self.is_charged = False
         """Whether the order of tenants knows already how long it took."""
+        self._timeout: JobTimeoutException | None = None
+        """RQ's alarm, if it has rung while others were told of the start."""
 
     @staticmethod
     def of(rq_job: Job | None) -> Run:
@@ -206,11 +209,20 @@ class Run:
         logs.remember(job)
 
     def tell_started(self, job: TenantJob) -> None:
-        if self._was_taken:
-            transitions.admitted_here(job)
-        else:
-            self._make_room(job)
-        transitions.started(job)
+        """A receiver may take all the time that the job has: see `require_time`."""
+        try:
+            if self._was_taken:
+                transitions.admitted_here(job)
+            else:
+                self._make_room(job)
+            transitions.started(job)
+        except JobTimeoutException as error:
+            self._timeout = error
+
+    def require_time(self) -> None:
+        """Raises JobTimeoutException where that is over before the function is called: that is how the job ends."""
+        if self._timeout is not None:
+            raise self._timeout
 
     def _make_room(self, job: TenantJob) -> None:
         """The job was taken from RQ's list, which has room for another one."""

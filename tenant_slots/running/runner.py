@@ -97,6 +97,7 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
     failure: BaseException | None = None
     with reporting(job) as reporter:
         try:
+            run.require_time()
             result = function(job)
             alarm.disarm()
         except EndedAtOnce:
