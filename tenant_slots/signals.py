@@ -32,24 +32,31 @@ logger = logging.getLogger("tenant_slots")
 
 
 class RobustSignal(Signal):
-    """As Django's, whose `send_robust` lets ``sys.exit()`` through: it would end a worker, or the caller of enqueue().
-
-    Receivers behind one that exits are not told. Who interrupts the process is obeyed, and so
-    is the end of the time of a sweep, or of a job that calls enqueue().
-    """
+    """As Django's, whose `send_robust` lets ``sys.exit()`` through, and swallows the end of the time of a job."""
 
     def send_robust(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
-        try:
-            answers = super().send_robust(sender, **named)
-        except NOT_OF_THE_CODE:
-            raise
-        except BaseException:
-            logger.exception("a receiver has raised what is to end its process; those behind it are not told")
-            return []
-        for _, answer in answers:
-            if isinstance(answer, NOT_OF_THE_CODE):
-                raise answer
-        return answers
+        return sent_robustly(super().send_robust, sender, **named)
+
+
+def sent_robustly(
+    send_robust: Callable[..., list[tuple[Any, Any]]], sender: Any, **named: Any
+) -> list[tuple[Any, Any]]:
+    """What a signal's `send_robust` answers, also one of Django's own.
+
+    Who exits would end a worker, or the caller of enqueue(). Receivers behind one that does are not told. Who
+    interrupts the process is obeyed, and so is the end of the time of a sweep, or of a job that calls enqueue().
+    """
+    try:
+        answers = send_robust(sender, **named)
+    except NOT_OF_THE_CODE:
+        raise
+    except BaseException:
+        logger.exception("a receiver has raised what is to end its process; those behind it are not told")
+        return []
+    for _, answer in answers:
+        if isinstance(answer, NOT_OF_THE_CODE):
+            raise answer
+    return answers
 
 
 jobs_enqueued = RobustSignal()

@@ -43,4 +43,4 @@ def tell_finished(*, job: TenantJob, **_: Any) -> None:
 
 def _tell(signal: Signal, job: TenantJob) -> None:
     result = results.result_of(job)
-    signal.send_robust(sender=type(result.task.get_backend()), task_result=result)
+    signals.sent_robustly(signal.send_robust, type(result.task.get_backend()), task_result=result)
