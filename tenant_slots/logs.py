@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from django.db import Error
+
 from tenant_slots.models import TenantJob
 
 FIELDS = ("task", "tenant", "queue", "job", "attempt")
@@ -61,10 +63,19 @@ def about_named(**known: Any) -> dict[str, Any]:
 
 
 def complete(record: logging.LogRecord) -> bool:
-    """A filter of our logger that lets all pass: None for what a record does not say, so that a format may name it."""
+    """A filter of our logger that lets all pass: None for what a record does not say, so that a format may name it.
+
+    And of the database's errors their first line: in further ones stands the row that it refuses, with its arguments.
+    """
     for name in FIELDS:
         vars(record).setdefault(name, None)
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_without_row, record.args))
     return True
+
+
+def _without_row(given: object) -> object:
+    return str(given).partition("\n")[0] if isinstance(given, Error) else given
 
 
 @contextmanager

@@ -43,6 +43,19 @@ def refused(
 
 
 @contextmanager
+def constrained(condition: str) -> Iterator[None]:
+    """Every job has this from now on, or cannot be changed: of a constraint's error the further lines are the row."""
+    table = TenantJob._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} ADD CONSTRAINT never CHECK ({condition}) NOT VALID")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT never")
+
+
+@contextmanager
 def waiting(condition: str, events: str = "UPDATE") -> Iterator[None]:
     """Every change of a job for which this holds waits for what another session keeps; NEW or OLD is the row.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import structlog
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 import tenant_slots
 from tenant_slots import logs, slots
@@ -21,11 +21,15 @@ from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.running import recording
+from tenant_slots.running.progress import Reporter
 from tenant_slots.tasks.context import entered
 from tenant_slots.tasks.tenant_busy import TenantBusy
 from tenant_slots.testing import run_jobs
+from tenant_slots.workers import kept
+from tenant_slots.workers.kept import Ending
 from tests import jobs
 from tests.factories import another_process, dead_process, fresh, running_job, tenant_queue, waiting_job, work
+from tests.refusals import constrained
 from tests.repair.sweeps import sweep_now
 
 PACKAGE = Path(tenant_slots.__file__).parent
@@ -272,6 +276,30 @@ def test_no_record_has_an_argument(records: list[logging.LogRecord]) -> None:
     assert len(records) >= 4
     shown = [f"{record.getMessage()} {vars(record)}" for record in records if record.name == "tenant_slots"]
     assert not [text for text in shown if "471100815" in text]
+
+
+def report(job: TenantJob) -> None:
+    Reporter(job)._write({"progress": {"done": 1, "total": 2}})
+
+
+def record_end(job: TenantJob) -> None:
+    assert not [*kept.settle([Ending((job.pk, job.token), {"state": State.FINISHED})])]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite says nothing of the row")
+@pytest.mark.parametrize(
+    ("condition", "step"), [("progress IS NULL", report), ("state <> 'finished'", record_end)], ids=["progress", "end"]
+)
+def test_nor_has_one_of_a_job_that_the_database_refuses_to_change(
+    records: list[logging.LogRecord], condition: str, step: Callable[[TenantJob], None]
+) -> None:
+    """What PostgreSQL says of it quotes the row."""
+    job = running_job(tenant_queue(), another_process(), kwargs={"path": "471100815"})
+    with constrained(condition):
+        step(job)
+    (record,) = [record for record in records if "never" in record.getMessage()]
+    assert "471100815" not in record.getMessage()
 
 
 @pytest.mark.django_db
