@@ -12,21 +12,25 @@ from tenant_slots.conf import app_settings
 from tenant_slots.exact_json import size_of
 from tenant_slots.logs import fields_of
 from tenant_slots.models import ENDED, State, TenantJob
+from tenant_slots.validation import text_problem
 
 SHORT = 100
 """Bytes, with the header's name: the ids of a trace take fewer."""
 
 
 def headers(found: Mapping[str, str], of_trace: Collection[str]) -> dict[str, str]:
-    """What the job's row is to keep of them: none that is empty, and the shortest ones as far as there is room.
+    """What the job's row is to keep of them: the shortest ones as far as there is room, and none that is empty or that
+    no database takes.
 
-    Whoever sends the project a request says how long its ``baggage`` is, which for some propagators is a header for
-    each item, and that must not keep the request from enqueueing. An eighth of what a context may take is as much as
-    the standard asks for. However many there are, those of the trace itself go before them: the short ones `of_trace`.
+    Whoever sends the project a request says how long its ``baggage`` is, and what is in it, which for some propagators
+    is a header for each item. That must not keep the request from enqueueing. An eighth of what a context may take is
+    as much as the standard asks for. However many there are, those of the trace itself go before them: the short ones
+    `of_trace`.
     """
     kept: dict[str, str] = {}
     room = max(SHORT, app_settings.MAX_ARGS_BYTES // 8)
-    sizes = {name: size_of({name: value}) for name, value in found.items() if value}
+    texts = {name: value for name, value in found.items() if value and not text_problem(name + value)}
+    sizes = {name: size_of({name: value}) for name, value in texts.items()}
     for name in sorted(sizes, key=lambda name: (sizes[name] > SHORT or name not in of_trace, sizes[name])):
         if sizes[name] <= room:
             room -= sizes[name]

@@ -693,6 +693,14 @@ def test_no_headers_that_a_visitor_can_send_take_the_place_of_the_trace(items: d
     assert any(name.startswith("uberctx-") for name in kept), "and the others as far as there is room"
 
 
+@pytest.mark.usefixtures("spans")
+@pytest.mark.parametrize("sent", ["us%00er=1", "user=a%00b"])
+def test_a_header_that_no_database_takes_keeps_nobody_from_enqueueing(sent: str) -> None:
+    """A propagator may read the one header that visitors send, and write one for each item, without its escapes."""
+    items = baggage.get_all(W3CBaggagePropagator().extract({"baggage": f"{sent},shop=acme"}))
+    assert kept_of({name: str(value) for name, value in items.items()}).keys() == {"traceparent", "uberctx-shop"}
+
+
 def test_a_header_that_does_not_fit_leaves_the_room_to_the_others() -> None:
     """Also where it is one of the trace's own."""
     found = {"b3": "x" * 60, "x-b3": "x" * 80, "other": "y"}
