@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 from tenant_slots.conf import app_settings
@@ -21,14 +21,15 @@ TOO_DEEP = "it is nested too deeply to be shown"
 def shown_args(job: TenantJob) -> str:
     """The positional ones, a parameter of a hidden name masked by its place.
 
-    All are masked where this process does not know the function, which a web server may not have imported yet.
+    So are those whose parameters nobody knows: of a function that this process does not know, as a web server that has
+    not imported it yet, and those that the function took when it was enqueued, and takes no more.
     """
     if isinstance(job.args, Unreadable):
         return job.args.problem
-    if (task := known_task_of(job)) is None:
-        return as_text([HIDDEN] * len(job.args))
-    named = zip(_parameters(task), job.args, strict=False)
-    return _shown([HIDDEN if is_hidden(name) else value for name, value in named])
+    task = known_task_of(job)
+    names = chain(_parameters(task) if task else (), repeat(None))
+    named = zip(names, job.args, strict=False)
+    return _shown([HIDDEN if name is None or is_hidden(name) else value for name, value in named])
 
 
 def shown_kwargs(job: TenantJob) -> str:
@@ -73,10 +74,9 @@ def _plain(name: str) -> str:
 
 
 def _parameters(task: TenantTask[..., Any]) -> Iterator[str]:
-    """The name of the one that takes each positional argument, without end; none where no parameter would take it.
-
-    A method's object is none of the arguments.
-    """
+    """The name of the one that takes each positional argument. A method's object is none of the arguments."""
     for parameter in list(task.signature.parameters.values())[task.is_method :]:
-        yield from repeat(parameter.name) if parameter.kind is parameter.VAR_POSITIONAL else (parameter.name,)
-    yield from repeat("")
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            yield from repeat(parameter.name)
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            yield parameter.name

@@ -15,7 +15,7 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tenant_slots import rates
+from tenant_slots import rates, tenant_job
 from tenant_slots.admin import queue_charts, reasons, snapshots
 from tenant_slots.admin.arguments import HIDDEN, as_text, is_hidden, shown_args, shown_kwargs
 from tenant_slots.admin.jobs import TenantJobAdmin
@@ -486,6 +486,18 @@ def test_nor_is_any_shown_of_a_function_whose_parameters_nobody_knows_here() -> 
     job.task, job.args = "shop.jobs.sign_in", ["acme", "s3cret"]
     assert shown_args(job) == as_text([HIDDEN, HIDDEN])
     assert "feed.csv" in shown_kwargs(job)
+
+
+@tenant_job("imports", tenant="tenant")
+def sign_in(tenant: str, *, user: str = "", **more: str) -> None:
+    """It has taken a token after the tenant once."""
+
+
+def test_nor_are_those_that_a_function_took_when_it_was_enqueued_and_takes_no_more() -> None:
+    """A deploy has taken the parameter away; the jobs of before it are kept for a week."""
+    job = waiting_job(tenant_queue())
+    job.task, job.args = sign_in.tenant_task.path, ["acme", "s3cret"]
+    assert shown_args(job) == as_text(["acme", HIDDEN])
 
 
 @override_settings(TENANT_SLOTS={"HIDDEN_ARGUMENTS": ["iban"]})
