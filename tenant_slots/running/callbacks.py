@@ -26,6 +26,14 @@ logger = logging.getLogger("tenant_slots")
 SECONDS = CALLBACK_TIMEOUT
 """As RQ gives its own callbacks, a minute (RQ 2.12): the slot may still be taken, and the worker waits."""
 
+
+class Unnamed:
+    """What came of a job, in frames that are none of the project's: tools for errors show their variables."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 HasBecome = Callable[[State], bool]
 """Whether the job is in this state by now, which may take a query: asked only where somebody is to be told."""
 
@@ -36,7 +44,7 @@ def tell_success(job: TenantJob, result: Any, has_become: HasBecome) -> None:
     if task is None or task.on_success is None or isinstance(result, Retry):
         return
     if has_become(State.FINISHED):
-        _call(task.on_success, job, State.FINISHED, result)
+        _call(task.on_success, job, State.FINISHED, Unnamed(result))
 
 
 def tell_failure(job: TenantJob, error: BaseException, has_become: HasBecome) -> None:
@@ -45,7 +53,7 @@ def tell_failure(job: TenantJob, error: BaseException, has_become: HasBecome) ->
     if task is None or task.on_failure is None or _is_retried_by_rq(job, error):
         return
     if has_become(State.FAILED):
-        _call(task.on_failure, job, State.FAILED, error)
+        _call(task.on_failure, job, State.FAILED, Unnamed(error))
 
 
 def _is_retried_by_rq(job: TenantJob, error: BaseException) -> bool:
@@ -56,13 +64,13 @@ def _is_retried_by_rq(job: TenantJob, error: BaseException) -> bool:
     return rq_job is not None and rq_job.should_retry
 
 
-def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: State, came_of_it: Any) -> None:
+def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: State, came: Unnamed) -> None:
     """With the job as it is by now, in its context; its row may be written a moment later, by its worker."""
     job.state = state
     before = recording.found()
     try:
         with transactions.kept_unbroken(), alarm.time_limit(SECONDS, JobTimeoutException):
-            completed_in_context(job, lambda: callback(job, came_of_it))
+            completed_in_context(job, lambda: callback(job, came.value))
     except KeyboardInterrupt:
         raise
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -68,6 +69,26 @@ def test_a_job_runs_again_after_the_errors_that_are_named(raises: str, runs: int
     assert len(history.started()) == runs
     assert fresh(job).state == (State.FAILED if raises else State.FINISHED)
     assert len(said(history)) == 1, "nobody is told of an attempt that another one follows"
+
+
+def keeps_token(job: TenantJob, token: str) -> None:
+    raise KeyError("there is no place for it")
+
+
+@tenant_job("imports", tenant="tenant", on_success=keeps_token)
+def fetches_token(tenant: str) -> str:
+    return "471100815"
+
+
+def test_what_came_of_a_job_is_named_in_the_callbacks_own_frame_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Tools for errors, as Sentry, show the variables of each frame, and hide a secret by the name of its variable."""
+    fetches_token.enqueue("acme")
+    run()
+    (record,) = [record for record in caplog.records if "keeps_token" in record.getMessage()]
+    assert record.exc_info is not None
+    frames = [frame for frame, _ in traceback.walk_tb(record.exc_info[2])]
+    shown = [frame.f_code.co_name for frame in frames if "471100815" in repr(frame.f_locals)]
+    assert shown == ["keeps_token"]
 
 
 def test_a_job_that_runs_where_it_is_enqueued_calls_back_too(history: History, settings: Any) -> None:
