@@ -24,6 +24,7 @@ from tenant_slots.fair_order import Freed, Turn
 from tenant_slots.hand_over import Choosing
 from tenant_slots.models import State, TenantJob
 from tenant_slots.owners import Owner, this_process
+from tenant_slots.queue_directory import OUT_OF_REACH
 from tenant_slots.releases import Admission, Release
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
@@ -37,6 +38,9 @@ logger = logging.getLogger("tenant_slots")
 
 UNASKED_SHARE = 1 / 2
 """Of a lease: a function that is called so soon after the start of its run is called in the lease's time."""
+
+SECONDS_TO_CHARGE = 0.01
+"""Spent on a tenant after the end of its job, from which on it is charged for them."""
 
 ATTRIBUTE = "tenant_slots_run"
 """Of RQ's job object: where a worker class of ours hands the run to the function that RQ calls."""
@@ -78,6 +82,8 @@ class Run:
         """Whether the order of tenants knows already how long it took."""
         self._timeout: JobTimeoutException | None = None
         """RQ's alarm, if it has rung while others were told of the start."""
+        self._followed: tuple[Freed, float] | None = None
+        """The slot that it has left, and when, where no worker of ours sees how long what follows takes."""
 
     @staticmethod
     def of(rq_job: Job | None) -> Run:
@@ -300,6 +306,17 @@ class Run:
 
     def _free(self, slot: Freed) -> None:
         transitions.free(slot)
+        self._followed = slot, time.monotonic()
+
+    def charge_what_followed(self) -> None:
+        """Callbacks and receivers of its end have had the worker for as long as the job itself could have."""
+        followed, self._followed = self._followed, None
+        if followed is None:
+            return
+        slot, since = followed
+        if (seconds := time.monotonic() - since) >= SECONDS_TO_CHARGE:
+            with suppress(*OUT_OF_REACH):
+                fair_order.cost(slot.rq_queue, slot.tenant_queue_id, seconds)
 
     @property
     def seconds(self) -> float:

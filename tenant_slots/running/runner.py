@@ -89,6 +89,13 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
         EndedAtOnce: its end is not recorded.
         BaseException: whatever else it raises, or an error in its place.
     """
+    try:
+        return _called_and_recorded(run, function)
+    finally:
+        run.charge_what_followed()
+
+
+def _called_and_recorded(run: Run, function: Callable[[TenantJob], T]) -> T | None:
     job = run.job
     assert job is not None, "a function is called whose run has not begun"
     if _is_expired(job):

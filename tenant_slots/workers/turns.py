@@ -24,7 +24,7 @@ from tenant_slots.news import News, collecting, tell
 from tenant_slots.redis_servers import forget_absence, telling_no_password
 from tenant_slots.refusals import is_outage
 from tenant_slots.running.recording import NOT_BEGUN
-from tenant_slots.running.run import WatchedRun
+from tenant_slots.running.run import SECONDS_TO_CHARGE, WatchedRun
 from tenant_slots.witness import Phase
 from tenant_slots.workers.base import SweepingWorker
 from tenant_slots.workers.heartbeats import Token
@@ -39,9 +39,6 @@ SECONDS_WITHOUT_DATABASE = 1
 
 SHORTEST_WAIT = 0.002
 """Seconds. Redis waits for ever when it is told to wait for none."""
-
-SECONDS_TO_CHARGE = 0.01
-"""Spent on a tenant after the end of its job, from which on it is charged for them."""
 
 
 class TurnTakingWorker(SweepingWorker):

@@ -13,7 +13,7 @@ import pytest
 from tenant_slots import fair_order, signals, tenant_job
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, turns
 from tests import jobs
-from tests.factories import redis_forgets, tenant_queue
+from tests.factories import redis_forgets, tenant_queue, work
 from tests.history import History
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -93,6 +93,17 @@ def test_receivers_that_keep_a_worker_are_charged_to_the_tenant_whose_job_has_en
     jobs.record.enqueue_many([(("short", f"{nth}", history.path, 0.0), {}) for nth in range(16)])
     jobs.record.enqueue_many([(("long", f"{nth}", history.path, 0.2), {}) for nth in range(6)])
     run(worker_class)
+    starts = [event.tenant for event in history.events() if event.kind == "start"]
+    assert 6 <= starts[:14].count("short") <= 11, starts
+
+
+@pytest.mark.usefixtures("_slow_receiver", "no_workers")
+def test_so_are_those_that_keep_a_worker_of_rqs_own(history: History) -> None:
+    for tenant in ("short", "long"):
+        tenant_queue(tenant, max_job=5)
+    jobs.record.enqueue_many([(("short", f"{nth}", history.path, 0.0), {}) for nth in range(16)])
+    jobs.record.enqueue_many([(("long", f"{nth}", history.path, 0.2), {}) for nth in range(6)])
+    work("imports")
     starts = [event.tenant for event in history.events() if event.kind == "start"]
     assert 6 <= starts[:14].count("short") <= 11, starts
 
