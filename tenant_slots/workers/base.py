@@ -115,7 +115,7 @@ class SweepingWorker(BaseWorker):
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         with telling_no_password():
             super().bootstrap(*args, **kwargs)
-        keep_own_from_children(self.connection)
+        keep_own_from_children(self.at_lists)
         self.owner = this_process(self.name, beats=True)
         session_settings.ask_by(self.session_settings)
         session_settings.ensure_known()
@@ -386,6 +386,13 @@ class SweepingWorker(BaseWorker):
         except BaseException as error:
             self._failure = error
             raise
+
+    @cached_property
+    def at_lists(self) -> Redis:
+        """On which a worker waits for a job: it asks again by itself, and sweeps in between. By host, redis-py tries it
+        eleven times, each of them for as long as a Redis may take to answer that.
+        """
+        return impatient(self.connection, self.connection_timeout)
 
     def _warm_up(self) -> None:
         """Learn once what every job needs: the runner, the version of Redis, what the first query loads.

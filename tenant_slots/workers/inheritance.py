@@ -34,7 +34,7 @@ def keep_own_from_children(redis: Redis) -> None:
     """From work-horses, RQ's scheduler and what a job forks: our sessions, where we wait, and that Sentry is told less.
 
     Args:
-        redis: what the worker asks for jobs, one question after the other, so always by the same connection.
+        redis: on which the worker waits for jobs, and nobody else asks anything: it has one connection.
     """
     with redis.client() as client:  # type: ignore[no-untyped-call]
         _waiting.add(client.connection)

@@ -563,3 +563,22 @@ def test_i2_i3_a_horse_killed_while_redis_is_away_is_run_again(
     workers.start()
     wait_until(all_ended, 30)
     assert len(observer.starts("both")) == 2
+
+
+@pytest.mark.parametrize("address", ["URL", "HOST"])
+def test_i2_an_idle_worker_sweeps_while_redis_answers_nothing(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, address: str
+) -> None:
+    """By host, redis-py tries eleven times what it waits for, each time for longer than the worker waits for a job."""
+    if address == "HOST":
+        workers.variables["TEST_REDIS_PORT"] = str(valkey.proxy.port)
+    workers.start(1)
+    client: Any = valkey.client()
+    wait_until(lambda: any(session["cmd"] == "blmove" for session in client.client_list()))
+    valkey.proxy.black_hole()
+    try:
+        for _ in range(3):
+            before = sweeps()
+            wait_until(lambda before=before: sweeps() > before, timeout=14, message="I2: nobody sweeps")
+    finally:
+        valkey.proxy.heal()
