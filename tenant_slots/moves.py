@@ -29,6 +29,9 @@ from tenant_slots.statements import (
     UNHELD,
     leaving,
 )
+from tenant_slots.tasks import attempts
+
+ENDED_BEFORE = "it had ended before it could be stopped"
 
 OF_TENANT_QUEUE: Any = TenantJob._meta.get_field("tenant_queue")
 
@@ -77,9 +80,12 @@ class Leaving:
         """Where it goes."""
         return State(self.values["state"])
 
-    def canceled(self) -> Leaving:
-        """The same, to where a job goes whose cancel was requested."""
-        return replace(self, values={**self.values, "state": State.CANCELED}, later=None, unbegun=False)
+    def canceled(self, row: TenantJob) -> Leaving:
+        """The same, to where a job goes whose cancel was requested. A run that has ended well by then is kept too."""
+        values = {**self.values, "state": State.CANCELED}
+        if "runs" not in values and row.has_begun and not self.unbegun:
+            values |= attempts.noted(row, attempts.CANCELED, ENDED_BEFORE, row.worker, None)
+        return replace(self, values=values, later=None, unbegun=False)
 
     def asked(self) -> Asked:
         """What writes it."""
@@ -133,8 +139,8 @@ def leave(leaver: Leaving, tenant_queue: TenantQueue) -> Release:
     leaver.job.tenant_queue = tenant_queue  # whoever is told of the end asks for the tenant
     if released := _left(leaver):
         return released
-    wanted = TenantJob.objects.held_as(leaver.job).exclude(cancel_requested_at=None)
-    return _left(leaver.canceled()) if wanted.exists() else Release(None)
+    wanted = TenantJob.objects.held_as(leaver.job).exclude(cancel_requested_at=None).first()
+    return _left(leaver.canceled(wanted)) if wanted is not None else Release(None)
 
 
 def as_ended(values: dict[str, Any]) -> dict[str, Any]:

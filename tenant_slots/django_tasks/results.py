@@ -60,6 +60,7 @@ def result_of(job: TenantJob, task: AnyTask | None = None) -> AnyResult:
     mark = job.options.get(attempts.MARK, {})
     runs = attempts.ended_runs(job)
     is_counted = not _is_among(runs, job) and _has_begun(job)
+    starts = _starts(job, runs) + ([job.started_at] if is_counted else [])
     found = task or require_task(job.task)
     called = with_values(found, _values_of(job, mark, found))
     result: AnyResult = TaskResult(
@@ -67,8 +68,8 @@ def result_of(job: TenantJob, task: AnyTask | None = None) -> AnyResult:
         id=str(job.uuid),
         status=STATUS.get(job.state, TaskResultStatus.FAILED),  # of no state that there is, nothing comes any more
         enqueued_at=job.enqueued_at,
-        started_at=_first_start(job, runs) if runs or is_counted else None,
-        last_attempted_at=job.started_at,
+        started_at=starts[0] if starts else None,
+        last_attempted_at=starts[-1] if starts else None,
         finished_at=job.ended_at if job.has_ended else None,
         args=list(job.args),
         kwargs=dict(job.kwargs),
@@ -154,14 +155,13 @@ def _is_among(runs: list[dict[str, Any]], job: TenantJob) -> bool:
 
 
 def _has_begun(job: TenantJob) -> bool:
-    """Its last attempt, where that is none of the runs that the job keeps."""
-    if job.state == State.CANCELED:
-        return job.cancel_requested_at is not None  # as of what runs: it ended by itself before anybody stopped it
-    return job.state in (State.RUNNING, State.FINISHED) or (job.state == State.FAILED and job.started_at is not None)
+    """Its last attempt, where that is none of the runs that the job keeps. Of a canceled job it keeps all."""
+    return job.state in (State.RUNNING, State.FINISHED) or (job.state == State.FAILED and job.has_begun)
 
 
-def _first_start(job: TenantJob, runs: list[dict[str, Any]]) -> datetime | None:
-    return attempts.time_of(runs[0], "started") or job.started_at if runs else job.started_at
+def _starts(job: TenantJob, runs: list[dict[str, Any]]) -> list[datetime | None]:
+    """The row has one of its own, perhaps of a worker that did not know the function, and called none."""
+    return [attempts.time_of(run, "started") or job.started_at for run in runs]
 
 
 def _errors(job: TenantJob, runs: list[dict[str, Any]]) -> list[TaskError]:

@@ -99,13 +99,12 @@ def _end(
     after = state or _by_policy(job, **counted)
     is_canceled = after == State.CANCELED
     came_of_it = attempts.CANCELED if is_canceled else attempts.RUN_LOST
-    worker = job.worker if job.has_begun else ""
-    noted = attempts.noted(job, came_of_it, reason, worker, seconds)
+    noted = {} if is_unstarted else attempts.noted(job, came_of_it, reason, job.worker, seconds)
     release = partial(transitions.release, job, states=states, seconds=seconds, silent=silent)
-    if is_canceled:
+    if is_canceled and not is_unstarted:
         # Its process was killed because somebody asked for that: nothing is counted. By RQ's own command, perhaps.
         noted["cancel_requested_at"] = job.cancel_requested_at or clock.now()
-        return bool(release(state=after, error=error, **noted))
+        counted = {}
     released = bool(release(state=after, error=error, **counted, **noted))
     for column in counted if released else ():
         after_commit(partial(totals.add_lost_run, job.rq_queue_name, column))

@@ -45,6 +45,7 @@ from tests.django_tasks.api import (
     task_started,
 )
 from tests.factories import dead_process, work
+from tests.refusals import any_change_of, refused
 
 pytestmark = pytest.mark.django_db
 
@@ -264,6 +265,43 @@ def test_a_run_that_ended_before_its_cancel_could_stop_it_was_an_attempt() -> No
     canceled = ["tenant_slots.exceptions.TaskCanceled"]
     assert _attempts_of(result) == (TaskResultStatus.FAILED, ["tenant_slots.testing"], canceled)
     assert result.started_at == result.last_attempted_at is not None
+    job_of(result).retry()
+    assert _attempts_of(result) == (TaskResultStatus.READY, ["tenant_slots.testing"], canceled)
+    assert result.started_at == result.last_attempted_at is not None
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.CANCELED])
+def test_a_call_whose_slot_is_taken_before_it_has_begun_has_made_no_attempt(state: State) -> None:
+    result = tasks.add.enqueue("acme", 1)
+    slots.admit(job_of(result).tenant_queue_id, "imports")
+    assert lost_runs.end_lost_run(job_of(result), "stuck", state=state)
+    status, workers, errors = _attempts_of(result)
+    assert (status, workers, len(errors)) == (TaskResultStatus.FAILED, [], 1)
+    assert result.errors[0].traceback == "attempt 1: stuck"
+    assert result.started_at is result.last_attempted_at is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_call_that_the_database_does_not_let_begin_again_has_made_the_attempts_before() -> None:
+    result = tasks.fail.enqueue("acme")
+    run_jobs()
+    job_of(result).retry()
+    with refused(f"{any_change_of(job_of(result))} AND NEW.state = 'running'"):
+        work()
+    status, workers, errors = _attempts_of(result)
+    assert (status, len(workers)) == (TaskResultStatus.FAILED, 1)
+    assert [error.rpartition(".")[2] for error in errors] == ["ValueError", "TenantSlotsError"]
+    assert result.started_at == result.last_attempted_at is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_does_not_know_the_function_has_made_no_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = tasks.add.enqueue("acme", 1)
+    with monkeypatch.context() as without_it:
+        without_it.delattr(tasks, "add")
+        work()
+    assert _attempts_of(result) == (TaskResultStatus.READY, [], [])
+    assert result.started_at is result.last_attempted_at is None
 
 
 def _attempts_of(result: Any) -> tuple[Any, list[str], list[str]]:

@@ -9,13 +9,13 @@ import django_rq
 import pytest
 from rq import Retry
 
-from tenant_slots import TenantBusy, tenant_job
+from tenant_slots import TenantBusy, slots, tenant_job
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import lost_runs
 from tenant_slots.tasks import attempts
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import jobs
-from tests.factories import dead_process, fresh, running_job, tenant_queue, work
+from tests.factories import dead_process, fresh, owner, running_job, tenant_queue, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -98,6 +98,21 @@ def test_control_a_job_that_is_canceled_before_it_runs_keeps_none() -> None:
     job = jobs.add.enqueue(1, 2, tenant="acme")
     job.cancel()
     assert (fresh(job).state, job.runs) == (State.CANCELED, None)
+
+
+def test_control_a_job_whose_slot_is_taken_before_it_runs_keeps_none() -> None:
+    job = jobs.add.enqueue(1, 2, tenant="acme")
+    assert fresh(job).state == State.QUEUED
+    assert lost_runs.end_lost_run(job, "stuck", state=State.FAILED)
+    assert (fresh(job).state, job.runs) == (State.FAILED, None)
+
+
+def test_one_that_had_ended_before_its_cancel_could_stop_it() -> None:
+    job = running_job(tenant_queue(), owner("worker-7"))
+    assert job.cancel()
+    assert slots.release(job, state=State.FINISHED).state == State.CANCELED
+    assert kept(job) == [(1, attempts.CANCELED, "it had ended before it could be stopped")]
+    assert attempts.ended_runs(job)[0]["worker"] == "worker-7"
 
 
 def test_a_retry_by_hand_keeps_them() -> None:
