@@ -12,8 +12,8 @@ from django.core.checks import CheckMessage
 
 from tenant_slots.conf import app_settings
 from tenant_slots.django_tasks import configuration, ours, results
-from tenant_slots.django_tasks.api import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, normalize_json
-from tenant_slots.django_tasks.calls import called_task
+from tenant_slots.django_tasks.api import AnyResult, AnyTask, BaseTaskBackend, InvalidTask
+from tenant_slots.django_tasks.calls import as_json, called_task
 from tenant_slots.django_tasks.task import TenantSlotsTask
 from tenant_slots.django_tasks.validation import problem_of, problem_of_place, problem_of_values
 from tenant_slots.enqueueing import enqueue
@@ -52,13 +52,13 @@ class TenantSlotsBackend(BaseTaskBackend):
         Raises:
             InvalidTask: the Task cannot be one of this backend, or is not where workers look for it.
             TaskWithoutTenant: nothing says whose the call is.
-            TypeError: the arguments are not JSON, or do not fit the function.
+            TypeError, ValueError: the arguments are not JSON, or do not fit the function.
             TenantSlotsError: another leaf, which names what is wrong.
         """
         self.validate_task(task)
         if problem := problem_of_place(task):  # its name was not bound yet when the decorator asked for a valid Task
             raise InvalidTask(problem)
-        call: Any = normalize_json(list(args)), normalize_json(dict(kwargs))
+        call: Any = as_json(list(args)), as_json(dict(kwargs))
         (job,) = enqueue.enqueue_many(called_task(task, self), [call])
         if app_settings.IMMEDIATE:
             job = results.as_stored(job)  # it has run, unless a transaction has to commit first

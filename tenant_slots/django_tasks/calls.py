@@ -100,6 +100,14 @@ def called_task_at(path: str) -> CalledTask | None:
     return None if task is None else called_task(task, task.get_backend())
 
 
+def as_json(value: Any) -> Any:
+    """As Django makes it, without the end of Python's stack. Raises TypeError or ValueError: it is none."""
+    try:
+        return normalize_json(value)
+    except RecursionError:
+        raise TypeError("Unsupported value: it is nested too deeply, or holds itself") from None
+
+
 def _option_of(backend: BaseTaskBackend) -> Source | None:
     """Another backend, which a Task may have in the code, means something else by its options."""
     is_ours = getattr(backend, "gives_slots", False) and isinstance(backend.options, Mapping)
@@ -142,7 +150,7 @@ def _kept(path: str, result: Any) -> Any:
     """
     if isinstance(result, Retry):
         return result
-    plain = _with_texts_as_keys(normalize_json(result))
+    plain = _with_texts_as_keys(as_json(result))
     if problem := result_problem(plain):
         raise ResultNotStorable(task=path, problem=problem)
     return plain

@@ -92,8 +92,11 @@ def exit_at_once(tenant_id: str) -> None:
 
 @task(queue_name="imports")
 def give(tenant_id: str, what: str) -> Any:
+    endless: list[Any] = []
+    endless.append(endless)
     return {
         "set": {1},
+        "endless": endless,
         "tuple": (1, (2,)),
         "large": "x" * 2_000_000,
         "nan": float("nan"),

@@ -318,7 +318,13 @@ def _run_until_it_ends(result: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "error"), [("set", TypeError), ("large", "ResultNotStorable"), ("nan", "ResultNotStorable")]
+    ("what", "error"),
+    [
+        ("set", TypeError),
+        ("endless", TypeError),
+        ("large", "ResultNotStorable"),
+        ("nan", "ResultNotStorable"),
+    ],
 )
 def test_a_result_that_cannot_be_kept_is_a_failure(what: str, error: Any) -> None:
     result = tasks.give.enqueue("acme", what)
@@ -536,6 +542,15 @@ def test_arguments_are_made_plain_and_what_cannot_be_is_refused() -> None:
         tasks.ping.using(tenant="acme").enqueue({1: 2})
     with pytest.raises(TypeError, match="missing"):
         tasks.add.using(tenant="acme").enqueue()
+    for endless in (holds_itself(), {"in a dict": holds_itself()}):
+        with pytest.raises(TypeError, match="nested too deeply, or holds itself"):
+            tasks.ping.using(tenant="acme").enqueue(endless)
+
+
+def holds_itself() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
 
 
 def raised_by_staff() -> Any:
