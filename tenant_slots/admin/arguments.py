@@ -54,7 +54,7 @@ def masked(value: Any) -> Any:
 
 
 def is_hidden(name: str) -> bool:
-    """Upper and lower case, hyphens and underscores make no difference: ``API-Key`` is ``api_key``."""
+    """Upper and lower case, hyphens and underscores make no difference: ``API-Key`` and ``apiKey`` are ``api_key``."""
     return _plain(name) in {_plain(hidden) for hidden in app_settings.HIDDEN_ARGUMENTS}
 
 
@@ -70,7 +70,7 @@ def _shown(value: Any) -> str:
 
 
 def _plain(name: str) -> str:
-    return name.lower().replace("-", "_")
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def _parameters(task: TenantTask[..., Any]) -> Iterator[str]:

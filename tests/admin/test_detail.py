@@ -506,6 +506,13 @@ def test_the_project_says_which_keys_are_hidden() -> None:
     assert not is_hidden("token")
 
 
+@pytest.mark.parametrize("name", ["api_key", "API-Key", "apiKey", "APIKEY"])
+def test_a_key_is_hidden_however_its_words_are_joined(name: str) -> None:
+    """As in JSON of a partner's."""
+    assert is_hidden(name)
+    assert not is_hidden(f"{name}s")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("query", ["kwargs__Token__startswith=s", "kwargs__icontains=s3", "args__0=1", "result__x=1"])
 def test_nobody_can_guess_a_hidden_value_through_the_address(boss: Client, query: str) -> None:
