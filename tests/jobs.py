@@ -93,6 +93,11 @@ def add(a: int, b: int, tenant: str | int | None = None) -> int:
 
 
 @tenant_job("reports", tenant="tenant")
+def gives_by_number(tenant: str, number: str) -> dict[int, str]:
+    return {int(number): tenant}
+
+
+@tenant_job("reports", tenant="tenant")
 def say_message(tenant: str, message: Any) -> Any:
     return message
 

@@ -278,6 +278,15 @@ def test_no_record_has_an_argument(records: list[logging.LogRecord]) -> None:
     assert not [text for text in shown if "471100815" in text]
 
 
+@pytest.mark.django_db(transaction=True)
+def test_nor_has_one_of_a_result_that_a_row_cannot_keep(records: list[logging.LogRecord]) -> None:
+    jobs.gives_by_number.enqueue("acme", "471100815")
+    work()
+    record = of(records, "the result is kept by RQ only")
+    assert "a key of type int" in record.getMessage()
+    assert "471100815" not in record.getMessage()
+
+
 def report(job: TenantJob) -> None:
     Reporter(job)._write({"progress": {"done": 1, "total": 2}})
 

@@ -11,7 +11,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.exact_json import size_of
 from tenant_slots.exceptions import ArgumentNotJSON, ArgumentsTooLarge
 from tenant_slots.tasks.task import TaskCall
-from tenant_slots.validation import LARGEST_INT_BITS, shown, text_problem
+from tenant_slots.validation import LARGEST_INT_BITS, text_problem
 
 DEEPEST = 500
 """Levels of lists and dicts in each other that are read again wherever the job runs: Python's own limit is for all that
@@ -43,7 +43,10 @@ def _named(call: TaskCall) -> Iterator[tuple[str, Any]]:
 
 
 def json_problem(value: Any) -> str:
-    """Why a value would not survive the way through JSON and a database column; empty when it does."""
+    """Why a value would not survive the way through JSON and a database column; empty when it does.
+
+    Nothing of the value is in it, as it is logged of a job's result.
+    """
     try:
         return _problem(value, DEEPEST)
     except RecursionError:
@@ -75,7 +78,7 @@ def _problem(value: Any, levels: int) -> str:
 def _dict_problem(value: dict[Any, Any], levels: int) -> str:
     for key, item in value.items():
         if not isinstance(key, str):
-            return f"it holds a dict with the key {shown(key)}; JSON keys are texts"
+            return f"it holds a dict with a key of type {type(key).__name__}; JSON keys are texts"
         problem = text_problem(key) or _problem(item, levels)
         if problem:
             return problem
