@@ -19,6 +19,7 @@ from tenant_slots.named import NOT_IMPORTABLE
 from tenant_slots.setting_rules import RULES
 from tenant_slots.tasks.context import paths_in
 from tenant_slots.tasks.registry import registered
+from tenant_slots.validation import shown
 
 RECOMMENDED_WORKER = "tenant_slots.workers.TenantPreforkWorker"
 OWN_WORKER = f'{{"WORKER_CLASS": "{RECOMMENDED_WORKER}"}}'
@@ -63,7 +64,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         if name not in conf.known_names()
     ]
     wrong = [
-        Error(f"TENANT_SLOTS[{name!r}] is {configured[name]!r}.", hint=problem, id="tenant_slots.E003")
+        Error(f"TENANT_SLOTS[{name!r}] is {shown(configured[name])}.", hint=problem, id="tenant_slots.E003")
         for name, rule in RULES.items()
         if name in configured and (problem := rule(configured[name]))
     ]

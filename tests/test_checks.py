@@ -74,6 +74,7 @@ def test_every_setting_has_a_rule() -> None:
         ({"ON_LOST_DATABASE": "panic"}, "tenant_slots.E003"),
         ({"MAX_ARGS_BYTES": 1.5}, "tenant_slots.E003"),
         ({"RETENTION": "a week"}, "tenant_slots.E003"),
+        ({"RETENTION": 10**5000}, "tenant_slots.E003"),
         ({"QUEUE_WEIGHTS": {"imports": 0}}, "tenant_slots.E003"),
         ({"PROJECT_VERSION": 7}, "tenant_slots.E003"),
         ({"PROJECT_VERSION": "7" * 101}, "tenant_slots.E003"),
