@@ -1,6 +1,7 @@
-"""Projects that read from a replica: whatever their router says, we read where we write.
+"""Projects that read from a replica, or whose router knows nothing of the database of the slots: whatever it says, we
+read and write where the slots are.
 
-The replica of these tests is empty and Django lets no test connect to it: whoever asks it for anything fails.
+The other database of these tests is empty and Django lets no test connect to it: whoever asks it for anything fails.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+import django_rq
 import pytest
 from django.core.management import call_command
 from django.db import connections
@@ -18,11 +20,12 @@ from django.urls import reverse
 from django.utils import timezone
 
 from tenant_slots import hold_slot
+from tenant_slots.admin import actions
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import doctor
 from tests import jobs
-from tests.admin.site import JOBS, confirmed
+from tests.admin.site import JOBS, QUEUES, Form, change_page, confirmed, loaded
 from tests.factories import age, another_process, dead_process, running_job, tenant_queue, waiting_job, work
 from tests.repair.sweeps import sweep_now
 
@@ -44,13 +47,23 @@ class ReplicaRouter:
         return True
 
 
-@pytest.fixture(autouse=True)
-def _replica(transactional_db: None, settings: Any) -> Iterator[None]:
+class PrimaryRouter(ReplicaRouter):
+    """The same where the slots have a database of their own: it names the project's primary for all rows."""
+
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        return REPLICA if model._meta.app_label == "tenant_slots" else "default"
+
+    def allow_relation(self, *rows: Any, **hints: Any) -> bool | None:  # type: ignore[override]
+        return True if all(row._state.db == REPLICA for row in rows) else None
+
+
+@pytest.fixture(autouse=True, params=[ReplicaRouter, PrimaryRouter])
+def _replica(request: pytest.FixtureRequest, transactional_db: None, settings: Any) -> Iterator[None]:
     databases = connections.configure_settings(
         {"default": {}, REPLICA: {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
     )
     connections.databases[REPLICA] = databases[REPLICA]
-    settings.DATABASE_ROUTERS = [f"{__name__}.ReplicaRouter"]
+    settings.DATABASE_ROUTERS = [f"{__name__}.{request.param.__name__}"]
     yield
     connections[REPLICA].close()
     del connections[REPLICA], connections.databases[REPLICA]
@@ -72,6 +85,19 @@ def test_enqueueing() -> None:
     )
     assert [stored(job).state for job in (one, two, three)] == [State.QUEUED, State.SCHEDULED, State.SCHEDULED]
     assert stored(one).tenant_queue.tenant == "acme"
+
+
+def test_one_that_runs_after_others() -> None:
+    first = jobs.add.enqueue(1, 2, tenant="acme")
+    second = jobs.add.using(after=[first]).enqueue(1, 2, tenant="acme")
+    work()
+    assert stored(second).state == State.FINISHED
+
+
+def test_a_plain_rq_job() -> None:
+    django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    assert TenantJob.objects.get().state == State.FINISHED
 
 
 def test_duplicates_throttles_and_busy_tenants() -> None:
@@ -182,3 +208,25 @@ def test_the_admin(boss: Client) -> None:
     assert boss.get(reverse("admin:tenant_slots_tenantjob_change", args=[job.pk])).status_code == 200
     confirmed(boss, JOBS, "cancel", other)
     assert stored(other).state == State.CANCELED
+
+
+@pytest.mark.parametrize("most", [100, 0], ids=["at once", "in the background"])
+def test_tenant_queues_are_added_changed_and_deleted_in_the_admin(
+    boss: Client, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "MOST_IN_REQUEST", most)
+    connections[REPLICA].connect()
+    monkeypatch.setattr(connections[REPLICA], "ensure_connection", lambda: None)  # for a transaction without a query
+    page = reverse("admin:tenant_slots_tenantqueue_add")
+    for tenant in ("acme", "acme", "other"):
+        sent = {**Form(boss.get(page).content.decode()).values, "tenant": tenant, "queue": "imports", "max_job": 2}
+        boss.post(page, sent, follow=True)
+    acme, other = TenantQueue.objects.order_by("tenant")
+    boss.post(change_page(acme), {**loaded(boss, acme), "max_job": 3}, follow=True)
+    assert stored(acme).max_job == 3
+    confirmed(boss, QUEUES, "pause", acme, other)
+    work()
+    assert stored(other).paused
+    confirmed(boss, QUEUES, "delete_selected", acme, other)
+    work()
+    assert not TenantQueue.objects.filter(tenant__in=["acme", "other"]).exists()

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.models import shapes
-from tenant_slots.models.fields import Moment, StoredJSON, UnreadableDict, UnreadableList
+from tenant_slots.models.fields import Moment, StoredJSON, ToOurRow, UnreadableDict, UnreadableList
 from tenant_slots.models.manager import InConfiguredDatabase
 
 
@@ -80,7 +80,7 @@ class BulkChunk(models.Model):
     twice and counts everything once.
     """
 
-    change = models.ForeignKey(BulkChange, models.CASCADE, related_name="chunks", db_index=False)
+    change = ToOurRow(BulkChange, models.CASCADE, related_name="chunks", db_index=False)
     left = StoredJSON(default=list, fits=shapes.are_parts, empty=UnreadableList)
     step = models.PositiveIntegerField(default=0, db_default=0)
     outcomes = StoredJSON(default=dict, fits=shapes.are_counts, empty=UnreadableDict)

@@ -1,6 +1,6 @@
 """Columns that can always be loaded, whatever SQL from outside has put there: one row spoils no list of them.
 
-To migrations they are Django's own fields.
+And foreign keys of which no router of the project is asked. To migrations they are Django's own fields.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models.expressions import Col
+from django.db.models.fields.related_descriptors import ForwardManyToOneDescriptor
 
+from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import is_a_time, within_calendar
 from tenant_slots.exact_json import ExactEncoder
 from tenant_slots.exceptions import InvalidTime
@@ -74,6 +76,29 @@ class Derived(models.GeneratedField):
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         return super().check(**{**kwargs, "databases": []})
+
+
+class _ToOurRow(ForwardManyToOneDescriptor):  # type: ignore[type-arg]
+    """A row that is not stored yet goes where the one is to which it belongs, or else to our database.
+
+    Django asks a router of the project instead, which may name another one, and refuses that they belong together.
+    """
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        if isinstance(value, models.Model):
+            value._state.db = value._state.db or app_settings.DATABASE
+            instance._state.db = instance._state.db or value._state.db
+        super().__set__(instance, value)
+
+
+class ToOurRow(models.ForeignKey):  # type: ignore[type-arg]
+    """A foreign key to a row of ours, of which the project's routers are not asked."""
+
+    forward_related_accessor_class = _ToOurRow
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.ForeignKey", args, kwargs
 
 
 class Unreadable:

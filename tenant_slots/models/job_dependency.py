@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from tenant_slots.models.fields import ToOurRow
 from tenant_slots.models.manager import InConfiguredDatabase
 from tenant_slots.models.tenant_job import TenantJob
 
@@ -16,12 +17,8 @@ class JobDependency(models.Model):
     two from being deleted: whoever waits for a job that is gone is told so.
     """
 
-    job = models.ForeignKey(
-        TenantJob, models.DO_NOTHING, related_name="dependencies", db_index=False, db_constraint=False
-    )
-    after = models.ForeignKey(
-        TenantJob, models.DO_NOTHING, related_name="dependents", db_index=False, db_constraint=False
-    )
+    job = ToOurRow(TenantJob, models.DO_NOTHING, related_name="dependencies", db_index=False, db_constraint=False)
+    after = ToOurRow(TenantJob, models.DO_NOTHING, related_name="dependents", db_index=False, db_constraint=False)
     any_outcome = models.BooleanField(default=False)
     """Whether it is enough that the other one ends, however it does."""
     is_open = models.BooleanField(default=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from tenant_slots.models.fields import Moment
+from tenant_slots.models.fields import Moment, ToOurRow
 from tenant_slots.models.manager import InConfiguredDatabase
 from tenant_slots.models.tenant_queue import TenantQueue
 
@@ -13,7 +13,7 @@ from tenant_slots.models.tenant_queue import TenantQueue
 class KeptChange(models.Model):
     """One `Change` of a tenant queue, whoever made it: staff, a command, the project's code or a sweep."""
 
-    tenant_queue = models.ForeignKey(TenantQueue, models.CASCADE, related_name="kept_changes", db_index=False)
+    tenant_queue = ToOurRow(TenantQueue, models.CASCADE, related_name="kept_changes", db_index=False)
     at = Moment(_("time"))
     what = models.CharField(max_length=20)
     old = models.CharField(max_length=60, null=True)  # noqa: DJ001  None is no limit at all

@@ -21,6 +21,7 @@ from tenant_slots.models.fields import (
     Moment,
     SparseDict,
     StoredJSON,
+    ToOurRow,
     Unreadable,
     UnreadableDict,
     UnreadableList,
@@ -177,7 +178,7 @@ class TenantJob(models.Model):
     """One background job of one tenant, from enqueue to its end."""
 
     uuid = models.UUIDField(_("id"), default=uuid.uuid4, unique=True, editable=False)
-    tenant_queue: models.ForeignKey[TenantQueue, TenantQueue] = models.ForeignKey(
+    tenant_queue: models.ForeignKey[TenantQueue, TenantQueue] = ToOurRow(
         TenantQueue, models.CASCADE, related_name="jobs", db_index=False, verbose_name=_("tenant queue")
     )
     kind = models.CharField(_("kind"), max_length=12, choices=Kind, default=Kind.JOB, db_default=Kind.JOB)

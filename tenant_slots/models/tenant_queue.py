@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Case, F, Q, When
@@ -216,6 +217,21 @@ class TenantQueue(models.Model):
             self._save_changes(*args, **kwargs)
         if may_have_jobs:
             self.admit_waiting()
+
+    def delete(self, using: Any = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
+        """Django's, with its ended jobs. Raises TenantQueueInUse while there are others."""
+        return super().delete(using or app_settings.DATABASE, keep_parents)
+
+    def validate_constraints(self, exclude: Any = None) -> None:
+        """Django's, by our database."""
+        errors: dict[str, Any] = {}
+        for constraint in self._meta.constraints:
+            try:
+                constraint.validate(type(self), self, exclude=exclude, using=app_settings.DATABASE)
+            except ValidationError as error:
+                errors = error.update_error_dict(errors)
+        if errors:
+            raise ValidationError(errors)
 
     def _save_changes(self, *args: Any, **kwargs: Any) -> None:
         fields = self._fields_to_save(kwargs.get("update_fields"))
