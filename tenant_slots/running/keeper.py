@@ -83,6 +83,9 @@ class ReservationRun(Run):
         """It takes no worker's time."""
         return fair_order.NOTHING_CHARGED
 
+    def _make_room(self, job: TenantJob) -> None:
+        """It was in no list of RQ's, and a Redis that does not answer keeps no block from beginning."""
+
     def _record_start(self, job: TenantJob, owner: Owner) -> bool:
         if not slots.start(job, owner):
             return False

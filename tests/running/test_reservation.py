@@ -682,6 +682,15 @@ def test_redis_is_never_asked_about_a_reservation(monkeypatch: pytest.MonkeyPatc
     assert not dispatch.was_stopped(job)
 
 
+def test_nor_is_it_before_the_block_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    reaching = queue_directory.reaching
+    monkeypatch.setattr(queue_directory, "reaching", lambda name: asked.append(name) or reaching(name))
+    with hold_slot("acme", "imports"):
+        assert not asked, "a Redis that does not answer would keep the block from beginning"
+    assert asked, "whoever is next is to have its turn"
+
+
 def test_a_reservation_inside_a_job_holds_a_slot_of_its_own_queue() -> None:
     jobs.hold_inside.enqueue("acme")
     work()
