@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
+from django.db import router, transaction
 from django.http import HttpRequest, HttpResponseRedirect, QueryDict
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
@@ -177,7 +179,8 @@ class ChangeForm(Restricted, QueueConcern):
 
     def changeform_view(self, request: HttpRequest, object_id: Any = None, *args: Any, **kwargs: Any) -> Any:
         try:
-            response = super().changeform_view(request, object_id, *args, **kwargs)
+            with self._all_or_nothing(request):
+                response = super().changeform_view(request, object_id, *args, **kwargs)
         except StaleVersion as error:
             # It came between our look at the version and our lock: the form is shown anew with what is stored.
             self.message_user(request, conflict_text(error.tenant_queue, None), messages.ERROR)
@@ -191,6 +194,11 @@ class ChangeForm(Restricted, QueueConcern):
             context["adminform"].form.show_stored()
             response.status_code = CONFLICT
         return response
+
+    def _all_or_nothing(self, request: HttpRequest) -> AbstractContextManager[None]:
+        """Django begins a transaction for what is sent, but in the database that the project's router names for it."""
+        is_there = router.db_for_write(self.model) == app_settings.DATABASE
+        return nullcontext() if is_there or request.method != "POST" else transaction.atomic(app_settings.DATABASE)
 
     def _shown_again(self, request: HttpRequest, object_id: Any, why: Refusal, *args: Any, **kwargs: Any) -> Any:
         """The form as it was sent, with the reason. Nothing of it was saved."""
