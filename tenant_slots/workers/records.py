@@ -116,6 +116,7 @@ class RecordingWorker(SweepingWorker):
         except InvalidJobOperation:  # somebody has deleted it
             return
         if not dispatch.is_ours(job.id):
+            self.connection.lrem(queue.intermediate_queue_key, 1, job.id)  # it may have died before it had begun
             rq_copies.keep_latest(job)
         if self._stopped_job_id == job.id:
             self.handle_job_failure(job, queue=queue, exc_string="Job stopped by user, work-horse terminated.")

@@ -208,6 +208,7 @@ class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, R
         with self.connection.pipeline() as pipeline:
             if self.execution is not None:
                 self.cleanup_execution(job, pipeline)
+            pipeline.lrem(queue.intermediate_queue_key, 1, job.id)
             queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
             pipeline.execute()
 

@@ -195,6 +195,14 @@ class TurnTakingWorker(SweepingWorker):
             raise StopRequested
         return True
 
+    def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
+        """RQ asks all lists at once where a worker has several, and an intermediate one has nothing then (2.12).
+
+        Ours asks one of them. What stayed there would be taken for a job that was never begun, once it has ended: RQ
+        fails it then, or has it run again.
+        """
+        super().prepare_job_execution(job, remove_from_intermediate_queue=True)
+
     def _listed(self, name: str, queues: Sequence[Queue], options: dict[str, Any]) -> tuple[Job, Queue] | None:
         """What stands in RQ's list of a queue; None when that is gone by now.
 

@@ -362,3 +362,17 @@ def outlived_by_the_child_of_another_job(
         workers.kill(0, signal.SIGCONT)
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
+
+
+def test_i4_of_a_plain_job_whose_work_horse_died_before_it_began_nothing_is_left_for_rq_to_run_again(
+    workers: FaultWorkers, tmp_path: Path, kind: str
+) -> None:
+    """It fails what it finds in its intermediate list for a minute, or has it run again, though it may have ended."""
+    armed = tmp_path / "armed"
+    plan = "tenant_slots.workers.riding:RidingWorker._perform_as_rq before SIGKILL"
+    workers.start(1, worker_class=workers.with_sabotage(plan, armed, f"Sabotaged{kind}"))
+    armed.touch()
+    queue = django_rq.get_queue("imports")
+    rq_job = queue.enqueue(jobs.quick, "acme", "killed", str(tmp_path / "history"))
+    wait_until(lambda: rq_job.get_status() == JobStatus.FAILED)
+    assert not queue.intermediate_queue.get_job_ids()

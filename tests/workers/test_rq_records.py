@@ -7,7 +7,7 @@ from typing import Any
 
 import django_rq
 import pytest
-from rq import Worker
+from rq import Retry, Worker
 from rq.defaults import UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
 from rq.job import Job, JobStatus
 from rq.results import Result
@@ -135,3 +135,14 @@ def test_a_projects_exception_handler_is_called_where_the_job_ran(
     ran, handled = history.events()
     assert (ran.kind, handled.kind) == ("run", "ValueError")
     assert ran.pid == handled.pid != workers.processes[0].pid
+
+
+def test_of_a_plain_job_nothing_is_left_that_rq_would_take_for_one_that_never_ran(
+    workers: Workers, worker_class: str
+) -> None:
+    """RQ fails what it finds in its intermediate list for a minute, or has it run again, though it has ended (2.12)."""
+    for one in (worker_class, "tenant_slots.workers.TenantSimpleWorker"):
+        plain = [queue().enqueue(jobs.give, "acme", "plain", result_ttl=-1, retry=Retry(1)) for _ in range(2)]
+        assert workers.run("--burst", queues=("reports", "imports"), worker_class=one).returncode == 0
+        assert {job.get_status() for job in plain} == {JobStatus.FINISHED}
+        assert not queue().intermediate_queue.get_job_ids()
