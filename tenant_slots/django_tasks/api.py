@@ -22,7 +22,7 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
         TaskResultStatus,
         task,
     )
-    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, TaskResultMismatch
+    from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 else:
@@ -43,7 +43,6 @@ else:
         TaskResultStatus,
         task,
     )
-    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
     from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
     from django_tasks.signals import task_enqueued, task_finished, task_started
@@ -63,7 +62,6 @@ __all__ = [
     "AnyTask",
     "BaseTaskBackend",
     "InvalidTask",
-    "InvalidTaskBackend",
     "Task",
     "TaskContext",
     "TaskError",

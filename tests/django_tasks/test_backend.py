@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import django_rq
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
@@ -734,6 +735,11 @@ def test_options_that_are_none_name_no_tenant(options: Any) -> None:
 OURS = {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": {"TENANT": "tenant_id"}}
 IMMEDIATE = {"BACKEND": "tests.django_tasks.backends.Immediate"}
 NOWHERE = {"BACKEND": "nowhere.Backend"}
+UNUSABLE = {"BACKEND": f"{__name__}.unusable"}
+
+
+def unusable(alias: str, params: Any) -> None:
+    raise ImproperlyConfigured(f"what {alias} needs is not installed on this host")
 
 
 def slots_result(result: Any) -> Any:
@@ -749,6 +755,7 @@ def slots_result(result: Any) -> Any:
         ({"default": OURS, "slots": NOWHERE}, "default"),
         ({"default": IMMEDIATE, "jobs": OURS}, "jobs"),
         ({"default": IMMEDIATE, "a": NOWHERE, "jobs": OURS}, "jobs"),
+        ({"default": IMMEDIATE, "a": {}, "b": UNUSABLE, "jobs": OURS}, "jobs"),
         ({"default": OURS, "slots": OURS}, "slots"),
     ],
 )
