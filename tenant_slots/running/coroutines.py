@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import SyncToAsync, async_to_sync, sync_to_async
 from django.db import close_old_connections
 from rq.timeouts import BaseTimeoutException
 
@@ -80,11 +81,18 @@ async def _within(of_thread: AbstractContextManager[Any], coroutine: Coroutine[A
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     if _is_called_here.get():
         return async_to_sync(_awaited)(coroutine)
+    _forget_thread_of_parent()
     try:
         return _run_under_alarm(coroutine)
     finally:
         # asgiref's thread for the ORM calls of coroutines lives on in a worker that does not fork.
         asyncio.run(sync_to_async(close_old_connections)())
+
+
+def _forget_thread_of_parent() -> None:
+    """asgiref's (3.8 to 3.13), where a worker used it before it forked: it would be waited for, and is not here."""
+    if not all(thread.is_alive() for thread in SyncToAsync.single_thread_executor._threads):
+        SyncToAsync.single_thread_executor = ThreadPoolExecutor(max_workers=1)
 
 
 async def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:

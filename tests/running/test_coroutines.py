@@ -13,8 +13,10 @@ import pytest
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.db import connections
 from django.test import AsyncClient, override_settings
+from rq import Worker
 
 from tenant_slots.models import State, TenantJob
+from tenant_slots.workers import TenantPreforkWorker, TenantWorker
 from tests import async_jobs, jobs
 from tests.factories import counters_match, fresh, tenant_queue, work
 from tests.history import History
@@ -50,6 +52,18 @@ def test_an_enqueued_coroutine_holds_its_slot_until_it_has_ended(function: str) 
     work()
     assert (fresh(job).state, job.result) == (State.FINISHED, 1)
     assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, Worker])
+def test_a_coroutine_has_a_thread_for_the_orm_where_its_worker_had_one_before_it_forked(
+    worker_class: type[Worker], no_workers: None
+) -> None:
+    """As of an app that asks the database by a coroutine when it is ready: that thread is in no work-horse."""
+    asyncio.run(sync_to_async(lambda: None)())
+    jobs_of_both = [async_jobs.count_running.using(timeout=20).enqueue("acme") for _ in range(2)]
+    queue = django_rq.get_queue("reports")
+    worker_class([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
+    assert [(fresh(job).state, job.result) for job in jobs_of_both] == [(State.FINISHED, 1)] * 2
 
 
 @pytest.mark.parametrize("function", ["count_running", "give_coroutine"])
