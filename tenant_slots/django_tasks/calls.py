@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -26,7 +26,7 @@ from tenant_slots.exceptions import ResultNotStorable
 from tenant_slots.models import TenantJob
 from tenant_slots.running.runner import result_problem
 from tenant_slots.tasks import attempts
-from tenant_slots.tasks.task import TenantTask
+from tenant_slots.tasks.task import TaskCall, TenantTask
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,13 @@ class CalledTask(TenantTask[..., Any]):
         mark = {"backend": self.backend, "named": named, "run_after": run_after}
         own = {name: value for name, value in mark.items() if value}
         return {**super().stored_options, attempts.MARK: own}
+
+    def called_with(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> TaskCall:
+        """As of `TenantTask`. No keyword of a call is the context, whatever others the function takes."""
+        args = tuple(args)
+        if self.takes_context:
+            inspect.signature(self.function).bind(None, *args, **kwargs)
+        return super().called_with(args, kwargs)
 
     def called_for(self, job: TenantJob) -> Callable[..., Any]:
         if not self.takes_context:

@@ -59,6 +59,11 @@ def receive(tenant_id: str, /, **payload: Any) -> dict[str, Any]:
     return payload
 
 
+@task(queue_name="imports", takes_context=True)
+def receive_in_context(context: TaskContext, tenant_id: str, **payload: Any) -> dict[str, Any]:
+    return payload
+
+
 @task(queue_name="imports")
 def receive_from(*senders: str, **shop: Any) -> list[Any]:
     return [senders, shop]

@@ -403,6 +403,17 @@ def test_no_keyword_of_a_call_takes_the_place_of_the_argument_that_names_the_ten
     assert result.return_value == {"tenant_id": "victim"}
 
 
+def test_no_keyword_of_a_call_is_the_context_of_its_function() -> None:
+    """Each run would fail: the function would get two of that name."""
+    with pytest.raises(TypeError, match="multiple values for argument 'context'"):
+        tasks.receive_in_context.enqueue("acme", context="mine")
+    assert not TenantJob.objects.exists()
+    result = tasks.receive_in_context.enqueue("acme", contexts="mine")
+    run_jobs()
+    result.refresh()
+    assert result.return_value == {"contexts": "mine"}
+
+
 def test_what_collects_arguments_is_no_argument_that_names_the_tenant() -> None:
     for option in ("senders", "shop"):
         with configured(TENANT=option), tenant_scope("scope"):
