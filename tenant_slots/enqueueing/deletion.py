@@ -16,6 +16,7 @@ from django.db.models import Model, Q, QuerySet
 from tenant_slots import charges, dispatch, transitions
 from tenant_slots.conf import app_settings
 from tenant_slots.db.commits import after_commit
+from tenant_slots.db.transactions import seeing_others
 from tenant_slots.fair_order import Freed
 from tenant_slots.layering import implements
 from tenant_slots.locks import locked
@@ -61,7 +62,8 @@ def _slots_given_back(jobs: TenantJobQuerySet) -> Iterator[TenantJobQuerySet]:
         return
     unended = jobs.exclude(state__in=ENDED).order_by()
     pks = sorted(set(unended.values_list("tenant_queue", flat=True)))
-    with transaction.atomic(using=jobs.db), ExitStack() as all_locked:
+    whole = seeing_others(jobs.db) if pks else transaction.atomic(using=jobs.db)  # who locks none waits for nobody
+    with whole, ExitStack() as all_locked:
         rows = {pk: row for pk in pks if (row := _locked(all_locked, pk))}
         in_rq = Q(state__in=HOLDING) | ~Q(rq_job_id="")
         leaving = list(unended.filter(in_rq, tenant_queue__in=rows).defer(*CONTENT))

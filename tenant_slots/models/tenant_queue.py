@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from tenant_slots import rates
 from tenant_slots.conf import app_settings
+from tenant_slots.db.transactions import seeing_others
 from tenant_slots.layering import implemented_above
 from tenant_slots.models import shapes
 from tenant_slots.models.fields import Moment, StoredJSON, UnreadableList
@@ -70,6 +71,13 @@ class TenantQueueQuerySet(models.QuerySet["TenantQueue"]):
     def with_free(self, slots: Any) -> TenantQueueQuerySet:
         """Rows that have so many slots free."""
         return self.filter(paused=False, current_job__lte=F("max_job") - slots)
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """As `TenantQueue.delete`, all of them or none."""
+        with seeing_others(self.db):
+            return super().delete()
+
+    delete.queryset_only = True  # type: ignore[attr-defined]  # as Django's own: no Model.objects.delete()
 
 
 if TYPE_CHECKING and not MYPY:
@@ -220,7 +228,9 @@ class TenantQueue(models.Model):
 
     def delete(self, using: Any = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Django's, with its ended jobs. Raises TenantQueueInUse while there are others."""
-        return super().delete(using or app_settings.DATABASE, keep_parents)
+        alias = using or app_settings.DATABASE
+        with seeing_others(alias):
+            return super().delete(alias, keep_parents)
 
     def validate_constraints(self, exclude: Any = None) -> None:
         """Django's, by our database."""

@@ -9,9 +9,9 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from tenant_slots.enqueueing import bulk
-from tenant_slots.models import State, TenantJob
+from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import age, fresh, owner, running_job, tenant_queue
+from tests.factories import age, fresh, owner, running_job, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 from tests.races.test_callers_transactions import meanwhile
 
@@ -113,3 +113,19 @@ def test_what_was_undone_with_a_transaction_of_the_caller_is_the_callers(undone:
         jobs.import_once.enqueue("acme")
     assert undone == [1]
     assert not TenantJob.objects.exists()
+
+
+@pytest.mark.parametrize("what", ["a job", "a tenant queue", "tenant queues"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_waits_for_a_tenant_queue_is_deleted_though_that_has_changed_meanwhile(level: str, what: str) -> None:
+    row = tenant_queue(max_job=2)
+    gone = waiting_job(row) if what == "a job" else row
+    delete = TenantQueue.objects.all().delete if what == "tenant queues" else gone.delete
+    errors: list[Exception] = []
+    with transaction.atomic():
+        row.set_limit(3)
+        caller = meanwhile(of_level(level, delete), errors)
+        wait_until(somebody_waits_for_a_lock)
+    caller.join(20)
+    assert errors == []
+    assert not type(gone).objects.exists()
