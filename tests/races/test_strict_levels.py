@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
 
+from tenant_slots import chains
 from tenant_slots.enqueueing import bulk
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
@@ -129,3 +131,16 @@ def test_what_waits_for_a_tenant_queue_is_deleted_though_that_has_changed_meanwh
     caller.join(20)
     assert errors == []
     assert not type(gone).objects.exists()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_job_is_awaited_though_it_has_changed_while_that_was_to_be_noted(level: str) -> None:
+    first = jobs.add.enqueue(1, 2, tenant="acme")
+    errors: list[Exception] = []
+    with transaction.atomic():
+        TenantJob.objects.filter(pk=first.pk).update(priority=1)
+        caller = meanwhile(of_level(level, partial(chains.watch, [first.pk])), errors)
+        wait_until(somebody_waits_for_a_lock)
+    caller.join(20)
+    assert errors == []
+    assert TenantJob.objects.get(awaited=True) == first
