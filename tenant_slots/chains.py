@@ -27,7 +27,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow
 from tenant_slots.db.compiled import among
-from tenant_slots.db.transactions import READ_COMMITTED, impatient, is_locked_out, seeing_others
+from tenant_slots.db.transactions import impatient, is_locked_out, seeing_others
 from tenant_slots.locks import locked
 from tenant_slots.models import CONTENT, ENDED, NOT_BEFORE, JobDependency, State, TenantJob, TenantQueue
 from tenant_slots.statements import NOTE_AWAITED
@@ -71,9 +71,8 @@ def watch(after: Collection[int]) -> None:
         free = unnoted.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True)
         TenantJob.objects.filter(among([*free])).update(awaited=True)
     for pk in list(unnoted.values_list("pk", flat=True)):
-        rules = impatient(app_settings.DATABASE, SECONDS_FOR_ROW)
         try:
-            NOTE_AWAITED.update((READ_COMMITTED, *rules) if rules else (), pk=pk)
+            NOTE_AWAITED.update(impatient(app_settings.DATABASE, SECONDS_FOR_ROW), pk=pk)
         except OperationalError as error:
             if not is_locked_out(error):
                 raise

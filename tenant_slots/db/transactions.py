@@ -93,13 +93,14 @@ def is_read_only(error: Error) -> bool:
 
 
 def impatient(alias: str, seconds: float) -> tuple[str, ...]:
-    """What goes before a single statement outside of a transaction that must not wait long for a row.
+    """What goes before a single statement outside of a transaction that must not wait long for a row, nor fail where
+    that has changed meanwhile.
 
-    PostgreSQL runs both in one transaction. SQLite has no locks on rows.
+    PostgreSQL runs all of it in one transaction. SQLite has no locks on rows.
     """
     if connections[alias].vendor != "postgresql" or is_open(alias):
         return ()
-    return (_lock_timeout(seconds),)
+    return READ_COMMITTED, _lock_timeout(seconds)
 
 
 def impatient_by_default(alias: str, seconds: float) -> tuple[str, ...]:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from tenant_slots import chains
+from tenant_slots import chains, slots
 from tenant_slots.enqueueing import bulk
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tests import jobs
-from tests.factories import age, fresh, owner, running_job, tenant_queue, waiting_job
+from tests.factories import admit, age, fresh, owner, running_job, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 from tests.races.test_callers_transactions import meanwhile
 
@@ -144,3 +144,22 @@ def test_a_job_is_awaited_though_it_has_changed_while_that_was_to_be_noted(level
     caller.join(20)
     assert errors == []
     assert TenantJob.objects.get(awaited=True) == first
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_job_is_started_though_it_has_changed_meanwhile(
+    level: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "LOCK_SECONDS", 20)
+    row = tenant_queue()
+    waiting_job(row, kind=kind)
+    (job,) = admit(row)
+    errors: list[Exception] = []
+    with transaction.atomic():
+        TenantJob.objects.filter(pk=job.pk).update(awaited=True)
+        caller = meanwhile(of_level(level, partial(slots.start, job, owner())), errors)
+        wait_until(somebody_waits_for_a_lock)
+    caller.join(20)
+    assert errors == []
+    assert fresh(job).state == State.RUNNING
