@@ -283,10 +283,15 @@ def test_i3_a_job_that_a_worker_has_just_taken_from_its_list_runs_though_redis_g
     valkey.start()
 
 
+def somebody_waits(valkey: Valkey) -> bool:
+    """A worker, for a job."""
+    client: Any = valkey.client()
+    return any(session["cmd"] == "blmove" for session in client.client_list())
+
+
 def test_i3_idle_workers_outlive_a_restart_of_redis(valkey: Valkey, workers: FaultWorkers, observer: Observer) -> None:
     (worker,) = workers.start()
-    client: Any = valkey.client()
-    wait_until(lambda: any(session["cmd"] == "blmove" for session in client.client_list()))
+    wait_until(lambda: somebody_waits(valkey))
     valkey.stop()
     valkey.start()
     enqueue_some(observer, "one", "two")
@@ -303,12 +308,13 @@ def test_i2_i7_an_idle_worker_sweeps_while_redis_is_away_for_long_and_works_as_s
 ) -> None:
     workers.start(1, worker_class="tests.faults.workers.LateWorker")
     observer.promise = 30  # nobody can be given a job meanwhile
+    wait_until(lambda: somebody_waits(valkey))  # one that has just begun would end, as RQ's does
     valkey.stop()
     (job,) = enqueue_some(observer, "meanwhile")
     before = sweeps()
-    wait_until(lambda: sweeps() > before + 5, timeout=20, message="I2: nobody sweeps, as RQ waits for Redis")
+    wait_until(lambda: sweeps() > before + 5, timeout=40, message="I2: nobody sweeps, as RQ waits for Redis")
     valkey.start()
-    wait_until(lambda: fresh(job).has_ended, timeout=10, message="I7: a free worker waits for a Redis that is back")
+    wait_until(lambda: fresh(job).has_ended, timeout=20, message="I7: a free worker waits for a Redis that is back")
 
 
 def test_i3_i7_a_process_that_dies_after_its_commit_and_before_its_push_leaves_the_job_to_the_sweep(
@@ -573,12 +579,11 @@ def test_i2_an_idle_worker_sweeps_while_redis_answers_nothing(
     if address == "HOST":
         workers.variables["TEST_REDIS_PORT"] = str(valkey.proxy.port)
     workers.start(1)
-    client: Any = valkey.client()
-    wait_until(lambda: any(session["cmd"] == "blmove" for session in client.client_list()))
+    wait_until(lambda: somebody_waits(valkey))
     valkey.proxy.black_hole()
     try:
         for _ in range(3):
             before = sweeps()
-            wait_until(lambda before=before: sweeps() > before, timeout=14, message="I2: nobody sweeps")
+            wait_until(lambda before=before: sweeps() > before, timeout=30, message="I2: nobody sweeps")
     finally:
         valkey.proxy.heal()
