@@ -11,7 +11,6 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.db import router, transaction
 from django.http import HttpRequest, HttpResponseRedirect, QueryDict
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
@@ -26,7 +25,7 @@ from tenant_slots.admin.refusals import NOT_TAKEN, Refusal, refusal
 from tenant_slots.admin.snapshots import forget_shared
 from tenant_slots.admin.words import effect_of
 from tenant_slots.conf import app_settings
-from tenant_slots.db.transactions import bounded_at_once
+from tenant_slots.db.transactions import bounded_at_once, seeing_others
 from tenant_slots.exceptions import InvalidRate, StaleVersion
 from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE, Change, LimitSource, TenantQueue
 from tenant_slots.queue_names import usable_queues
@@ -179,7 +178,7 @@ class ChangeForm(Restricted, QueueConcern):
 
     def changeform_view(self, request: HttpRequest, object_id: Any = None, *args: Any, **kwargs: Any) -> Any:
         try:
-            with self._all_or_nothing(request):
+            with _all_or_nothing() if request.method == "POST" else nullcontext():
                 response = super().changeform_view(request, object_id, *args, **kwargs)
         except StaleVersion as error:
             # It came between our look at the version and our lock: the form is shown anew with what is stored.
@@ -195,11 +194,6 @@ class ChangeForm(Restricted, QueueConcern):
             response.status_code = CONFLICT
         return response
 
-    def _all_or_nothing(self, request: HttpRequest) -> AbstractContextManager[None]:
-        """Django begins a transaction for what is sent, but in the database that the project's router names for it."""
-        is_there = router.db_for_write(self.model) == app_settings.DATABASE
-        return nullcontext() if is_there or request.method != "POST" else transaction.atomic(app_settings.DATABASE)
-
     def _shown_again(self, request: HttpRequest, object_id: Any, why: Refusal, *args: Any, **kwargs: Any) -> Any:
         """The form as it was sent, with the reason. Nothing of it was saved."""
         vars(request)[REFUSED] = why.text
@@ -207,6 +201,13 @@ class ChangeForm(Restricted, QueueConcern):
         if response.status_code == OK:
             response.status_code = why.status
         return response
+
+
+def _all_or_nothing() -> AbstractContextManager[None]:
+    """Before Django begins its transaction, which is of the project's isolation level, in which a row that has changed
+    since it was read cannot be locked; and in the database that the project's router names.
+    """
+    return seeing_others(app_settings.DATABASE)
 
 
 def apply_changes(request: HttpRequest, row: TenantQueue, form: TenantQueueForm) -> list[Change]:

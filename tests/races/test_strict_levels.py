@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.test import Client
 
 from tenant_slots import chains, slots
 from tenant_slots.enqueueing import bulk
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
 from tests import jobs
+from tests.admin.site import change_page, loaded
 from tests.factories import admit, age, fresh, owner, running_job, tenant_queue, waiting_job
 from tests.processes import somebody_waits_for_a_lock, wait_until
 from tests.races.test_callers_transactions import meanwhile
@@ -131,6 +133,23 @@ def test_what_waits_for_a_tenant_queue_is_deleted_though_that_has_changed_meanwh
     caller.join(20)
     assert errors == []
     assert not type(gone).objects.exists()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_form_of_a_tenant_queue_is_saved_though_a_job_has_been_admitted_or_has_ended_meanwhile(
+    level: str, boss: Client
+) -> None:
+    row = tenant_queue(max_job=2)
+    sent = {**loaded(boss, row), "max_job": "3", "share": "4"}
+    errors: list[Exception] = []
+    with transaction.atomic():
+        TenantQueue.objects.filter(pk=row.pk).update(current_job=1)
+        caller = meanwhile(of_level(level, partial(boss.post, change_page(row), sent)), errors)
+        wait_until(somebody_waits_for_a_lock)
+    caller.join(20)
+    assert errors == []
+    row.refresh_from_db()
+    assert (row.max_job, row.share) == (3, 4)
 
 
 @pytest.mark.parametrize("level", LEVELS)
