@@ -19,8 +19,8 @@ SHORT = 100
 
 
 def headers(found: Mapping[str, str], of_trace: Collection[str]) -> dict[str, str]:
-    """What the job's row is to keep of them: the shortest ones as far as there is room, and none that is empty or that
-    no database takes.
+    """What the job's row is to keep of them: the shortest ones as far as there is room, and only texts that a database
+    takes, none of them empty.
 
     Whoever sends the project a request says how long its ``baggage`` is, and what is in it, which for some propagators
     is a header for each item. That must not keep the request from enqueueing. An eighth of what a context may take is
@@ -29,7 +29,7 @@ def headers(found: Mapping[str, str], of_trace: Collection[str]) -> dict[str, st
     """
     kept: dict[str, str] = {}
     room = max(SHORT, app_settings.MAX_ARGS_BYTES // 8)
-    texts = {name: value for name, value in found.items() if value and not text_problem(name + value)}
+    texts = {name: value for name, value in texts_in(found).items() if value and not text_problem(name + value)}
     sizes = {name: size_of({name: value}) for name, value in texts.items()}
     for name in sorted(sizes, key=lambda name: (sizes[name] > SHORT or name not in of_trace, sizes[name])):
         if sizes[name] <= room:

@@ -654,7 +654,7 @@ class HeaderForEachItem(TextMapPropagator):
         return context
 
 
-def kept_of(items: dict[str, str]) -> dict[str, str]:
+def kept_of(items: dict[str, Any]) -> dict[str, str]:
     """The headers in a job's row, where a request has brought these items, each in a header of its own."""
     before = propagate.get_global_textmap()
     propagate.set_global_textmap(CompositePropagator([HeaderForEachItem(), TraceContextTextMapPropagator()]))
@@ -691,6 +691,12 @@ def test_no_headers_that_a_visitor_can_send_take_the_place_of_the_trace(items: d
     kept = kept_of(items)
     assert "traceparent" in kept
     assert any(name.startswith("uberctx-") for name in kept), "and the others as far as there is room"
+
+
+@pytest.mark.usefixtures("spans")
+def test_a_header_that_is_no_text_keeps_nobody_from_enqueueing() -> None:
+    """A project may have anything in its baggage, and a propagator of its own writes it as it is."""
+    assert kept_of({"user": 7, "shop": "acme"}).keys() == {"traceparent", "uberctx-shop"}
 
 
 @pytest.mark.usefixtures("spans")
