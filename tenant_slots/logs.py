@@ -75,7 +75,12 @@ def complete(record: logging.LogRecord) -> bool:
 
 
 def _without_row(given: object) -> object:
-    return str(given).partition("\n")[0] if isinstance(given, Error) else given
+    if not isinstance(given, Error):
+        return given
+    try:
+        return str(given).partition("\n")[0]
+    except Exception:  # of an object of the project's that it names: whoever logs would get that
+        return type(given).__name__
 
 
 @contextmanager

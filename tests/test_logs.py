@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import structlog
-from django.db import OperationalError, connection
+from django.db import IntegrityError, OperationalError, connection
 
 import tenant_slots
 from tenant_slots import logs, slots
@@ -309,6 +309,20 @@ def test_nor_has_one_of_a_job_that_the_database_refuses_to_change(
         step(job)
     (record,) = [record for record in records if "never" in record.getMessage()]
     assert "471100815" not in record.getMessage()
+
+
+class Unspeakable(IntegrityError):
+    """As Django's ProtectedError over an object of the project's whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise AttributeError("there is no customer")
+
+
+def test_an_error_without_a_text_fails_nobody_who_logs_it() -> None:
+    """What a filter raises comes out where somebody logs, and not in a handler."""
+    record = logging.LogRecord("tenant_slots", logging.DEBUG, "", 0, "it is kept: %s", (Unspeakable(),), None)
+    assert logs.complete(record)
+    assert record.getMessage() == "it is kept: Unspeakable"
 
 
 @pytest.mark.django_db
