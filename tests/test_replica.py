@@ -12,16 +12,20 @@ from typing import Any
 
 import django_rq
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.core.management import call_command
 from django.db import connections
 from django.db.models import QuerySet
+from django.db.models.signals import post_save
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from tenant_slots import hold_slot
 from tenant_slots.admin import actions
+from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import in_seconds
+from tenant_slots.db.transactions import is_open
 from tenant_slots.exceptions import TenantQueueLocked
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.repair import doctor
@@ -29,6 +33,7 @@ from tests import jobs
 from tests.admin.site import JOBS, QUEUES, Form, change_page, confirmed, loaded
 from tests.factories import age, another_process, dead_process, running_job, tenant_queue, waiting_job, work
 from tests.repair.sweeps import sweep_now
+from tests.test_receivers import heard
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -229,6 +234,22 @@ def test_all_of_a_form_is_saved_or_nothing(boss: Client, monkeypatch: pytest.Mon
     response = boss.post(change_page(row), {**loaded(boss, row), "max_job": 3, "share": 5})
     assert "locked" in response.content.decode()
     assert stored(row).max_job == 1
+
+
+@pytest.mark.usefixtures("_transactions_elsewhere")
+def test_the_form_holds_no_tenant_queue_while_its_entry_is_written_elsewhere(boss: Client, settings: Any) -> None:
+    row = tenant_queue()
+    holding: list[bool] = []
+
+    def look(sender: Any, **_: Any) -> None:
+        if sender is LogEntry:
+            holding.append(is_open(app_settings.DATABASE))
+
+    with heard(post_save, look):
+        boss.post(change_page(row), {**loaded(boss, row), "max_job": 3})
+    assert stored(row).max_job == 3
+    (router,) = settings.DATABASE_ROUTERS
+    assert holding == [router.endswith("ReplicaRouter")], "that of the other one has Django's transaction elsewhere"
 
 
 @pytest.mark.usefixtures("_transactions_elsewhere")

@@ -11,6 +11,7 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
+from django.db import router
 from django.http import HttpRequest, HttpResponseRedirect, QueryDict
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
@@ -166,7 +167,8 @@ class ChangeForm(Restricted, QueueConcern):
             with bounded_at_once(app_settings.DATABASE, obj):  # somebody else may be about to add the same row
                 super().save_model(request, obj, form, change)
             return
-        form.changes = apply_changes(request, obj, form)
+        with seeing_others(app_settings.DATABASE):  # Django's own transaction is where a router says
+            form.changes = apply_changes(request, obj, form)
         if any(one.what == "limit" for one in form.changes):
             self.message_user(request, effect_of(obj.max_job, held.running(obj)))
         forget_shared()
@@ -178,7 +180,7 @@ class ChangeForm(Restricted, QueueConcern):
 
     def changeform_view(self, request: HttpRequest, object_id: Any = None, *args: Any, **kwargs: Any) -> Any:
         try:
-            with _all_or_nothing() if request.method == "POST" else nullcontext():
+            with _around_that_of_django(request):
                 response = super().changeform_view(request, object_id, *args, **kwargs)
         except StaleVersion as error:
             # It came between our look at the version and our lock: the form is shown anew with what is stored.
@@ -203,11 +205,12 @@ class ChangeForm(Restricted, QueueConcern):
         return response
 
 
-def _all_or_nothing() -> AbstractContextManager[None]:
-    """Before Django begins its transaction, which is of the project's isolation level, in which a row that has changed
-    since it was read cannot be locked; and in the database that the project's router names.
+def _around_that_of_django(request: HttpRequest) -> AbstractContextManager[None]:
+    """Django's transaction for what is sent is of the project's isolation level, in which a row that has changed since
+    it was read cannot be locked. Where a router has it elsewhere, ours is around the changes alone.
     """
-    return seeing_others(app_settings.DATABASE)
+    is_ours = request.method == "POST" and router.db_for_write(TenantQueue) == app_settings.DATABASE
+    return seeing_others(app_settings.DATABASE) if is_ours else nullcontext()
 
 
 def apply_changes(request: HttpRequest, row: TenantQueue, form: TenantQueueForm) -> list[Change]:
