@@ -17,6 +17,7 @@ from django.test import override_settings
 from redis.connection import AbstractConnection, ConnectionPool
 from redis.sentinel import MasterNotFoundError, Sentinel
 from rq import Queue
+from rq.worker import BaseWorker
 
 from tenant_slots import dispatch, fair_order, fleet, queue_directory, redis_servers
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -331,6 +332,21 @@ def test_nor_by_a_worker_that_waits_at_rqs_lists(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(redis.ConnectionError) as raised:
             worker.queue_class.dequeue_any([queue], None, connection=queue.connection)
     redis_servers.forget_absences()
+    assert str(raised.value) == redis_servers.NO_MASTER
+
+
+def test_nor_by_a_worker_that_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has registered itself by then, and makes the connection on which it is to wait."""
+    monkeypatch.setattr(ConnectionPool, "__repr__", lambda pool: repr(pool.connection_kwargs))
+    monkeypatch.setattr(BaseWorker, "bootstrap", lambda *_: None)
+    monkeypatch.setattr(TenantSimpleWorker, "_install_signal_handlers", lambda _: None)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        sentinel = Sentinel([server.getsockname()], sentinel_kwargs={"password": "s3cret"})
+        queue = Queue("imports", connection=sentinel.master_for("one"))
+        worker: Any = TenantSimpleWorker([queue], connection=queue.connection, prepare_for_work=False)
+        with pytest.raises(redis.ConnectionError) as raised:
+            worker.bootstrap()
     assert str(raised.value) == redis_servers.NO_MASTER
 
 

@@ -115,7 +115,7 @@ class SweepingWorker(BaseWorker):
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         with telling_no_password():
             super().bootstrap(*args, **kwargs)
-        keep_own_from_children(self.at_lists)
+            keep_own_from_children(self.at_lists)
         self.owner = this_process(self.name, beats=True)
         session_settings.ask_by(self.session_settings)
         session_settings.ensure_known()
