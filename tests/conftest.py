@@ -17,7 +17,7 @@ from tenant_slots import held, redis_servers
 from tests import redis_connections, servers
 from tests.factories import pretend_idle
 from tests.history import History
-from tests.processes import Workers, wait_until
+from tests.processes import Workers, threads_of_reservations, wait_until
 
 WRITTEN_BY_MIGRATING = {"auth_permission", "django_content_type"}
 """Tables whose rows no test changes."""
@@ -106,6 +106,14 @@ def _nothing_shared() -> None:
 
     forget_shared()
     held._seen.clear()
+
+
+@pytest.fixture(autouse=True)
+def _reservations_are_over() -> Iterator[None]:
+    """Before the tables are emptied: a thread whose caller has left it would write to those of the next test."""
+    yield
+    for thread in threads_of_reservations():
+        thread.join(30)
 
 
 @pytest.fixture(autouse=True)

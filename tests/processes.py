@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,11 @@ def wait_until(condition: Callable[[], object], timeout: float = 30.0, message: 
         if time.monotonic() > deadline:
             raise AssertionError(message or f"not true within {timeout} s: {condition}")
         time.sleep(0.01)
+
+
+def threads_of_reservations() -> list[threading.Thread]:
+    """One whose caller has left may insert its job yet."""
+    return [thread for thread in threading.enumerate() if thread.name == "tenant_slots reservation"]
 
 
 LOCK_WAITS = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from functools import partial
 from threading import Event
 from typing import Any
@@ -17,7 +15,7 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import keeper as module
 from tests import jobs
 from tests.factories import fresh, tenant_queue
-from tests.processes import wait_until
+from tests.processes import threads_of_reservations, wait_until
 from tests.races.test_callers_transactions import kept_open, meanwhile
 
 pytestmark = [
@@ -27,13 +25,6 @@ pytestmark = [
 
 LONG = 600
 """Seconds to wait for a slot. A test that takes as long has found that something was waited for in vain."""
-
-
-@pytest.fixture(autouse=True)
-def _keepers_end() -> Iterator[None]:
-    """Before the tables are emptied, which one of them would write to."""
-    yield
-    wait_until(lambda: not is_kept())
 
 
 @pytest.fixture
@@ -50,13 +41,8 @@ def hold(timeout: float = 0) -> None:
         assert TenantJob.objects.running().exists()
 
 
-def is_kept() -> bool:
-    """Whether a thread of a reservation is there: one whose caller has left may insert its job yet."""
-    return "tenant_slots reservation" in {thread.name for thread in threading.enumerate()}
-
-
 def nothing_is_left() -> bool:
-    return not is_kept() and not TenantJob.objects.not_ended().exists()
+    return not threads_of_reservations() and not TenantJob.objects.not_ended().exists()
 
 
 @pytest.mark.usefixtures("_impatient")
@@ -146,7 +132,7 @@ def test_a_database_that_does_not_answer_holds_up_nobody_for_longer_than_the_tim
     with pytest.raises(NoFreeSlot, match="does not answer"):
         hold()
     go_on.set()
-    wait_until(lambda: not is_kept())
+    wait_until(lambda: not threads_of_reservations())
     assert not TenantJob.objects.exists()
 
 
