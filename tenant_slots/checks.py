@@ -198,7 +198,7 @@ def _unknown_queues(check_id: str, uses: Iterable[tuple[str, str, object]]) -> l
     known = rq_queues()
     hint = f"Add it to RQ_QUEUES, or use one of: {', '.join(sorted(map(str, known))) or 'none so far'}."
     return [
-        Error(f"{text} {queue!r}, which RQ_QUEUES does not have.", hint=hint, obj=where, id=check_id)
+        Error(f"{text} {shown(queue)}, which RQ_QUEUES does not have.", hint=hint, obj=where, id=check_id)
         for text, queue, where in uses
         if queue not in known
     ]

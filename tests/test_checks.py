@@ -75,6 +75,7 @@ def test_every_setting_has_a_rule() -> None:
         ({"MAX_ARGS_BYTES": 1.5}, "tenant_slots.E003"),
         ({"RETENTION": "a week"}, "tenant_slots.E003"),
         ({"RETENTION": 10**5000}, "tenant_slots.E003"),
+        ({"QUEUE_WEIGHTS": {10**5000: 1}}, "tenant_slots.E009"),
         ({"QUEUE_WEIGHTS": {"imports": 0}}, "tenant_slots.E003"),
         ({"PROJECT_VERSION": 7}, "tenant_slots.E003"),
         ({"PROJECT_VERSION": "7" * 101}, "tenant_slots.E003"),
