@@ -50,6 +50,12 @@ def give_coroutine(tenant: str) -> object:
     return count_running.tenant_task.function(tenant)
 
 
+@tenant_job("reports", tenant="tenant")
+def run_coroutine(tenant: str) -> int:
+    """A plain function that has a loop of its own."""
+    return asyncio.run(TenantJob.objects.running().acount())
+
+
 async def _sleep_awaiting() -> None:
     await asyncio.sleep(60)
 

@@ -49,12 +49,22 @@ def completed_in_context(
 
     RQ too would run a coroutine that a job returns (2.12, ``Job._execute``), but after the job has given its slot back.
     """
+    _forget_thread_of_parent()
     with outside_of_scopes(), context.entered(job):
         result = function()
         if isinstance(result, Coroutine):
             result = _run(_in_context(job, result))
         require(job, result)
         return result
+
+
+def _forget_thread_of_parent() -> None:
+    """asgiref's (3.8 to 3.13), where a worker used it before it forked: it would be waited for, and is not here.
+
+    Whatever is called: a plain function may run a coroutine by itself.
+    """
+    if not all(thread.is_alive() for thread in SyncToAsync.single_thread_executor._threads):
+        SyncToAsync.single_thread_executor = ThreadPoolExecutor(max_workers=1)
 
 
 def _in_context(job: TenantJob, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
@@ -81,18 +91,11 @@ async def _within(of_thread: AbstractContextManager[Any], coroutine: Coroutine[A
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     if _is_called_here.get():
         return async_to_sync(_awaited)(coroutine)
-    _forget_thread_of_parent()
     try:
         return _run_under_alarm(coroutine)
     finally:
         # asgiref's thread for the ORM calls of coroutines lives on in a worker that does not fork.
         asyncio.run(sync_to_async(close_old_connections)())
-
-
-def _forget_thread_of_parent() -> None:
-    """asgiref's (3.8 to 3.13), where a worker used it before it forked: it would be waited for, and is not here."""
-    if not all(thread.is_alive() for thread in SyncToAsync.single_thread_executor._threads):
-        SyncToAsync.single_thread_executor = ThreadPoolExecutor(max_workers=1)
 
 
 async def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -54,13 +54,14 @@ def test_an_enqueued_coroutine_holds_its_slot_until_it_has_ended(function: str) 
     assert counters_match()
 
 
+@pytest.mark.parametrize("function", ["count_running", "run_coroutine"])
 @pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, Worker])
 def test_a_coroutine_has_a_thread_for_the_orm_where_its_worker_had_one_before_it_forked(
-    worker_class: type[Worker], no_workers: None
+    worker_class: type[Worker], function: str, no_workers: None
 ) -> None:
     """As of an app that asks the database by a coroutine when it is ready: that thread is in no work-horse."""
     asyncio.run(sync_to_async(lambda: None)())
-    jobs_of_both = [async_jobs.count_running.using(timeout=20).enqueue("acme") for _ in range(2)]
+    jobs_of_both = [getattr(async_jobs, function).using(timeout=20).enqueue("acme") for _ in range(2)]
     queue = django_rq.get_queue("reports")
     worker_class([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
     assert [(fresh(job).state, job.result) for job in jobs_of_both] == [(State.FINISHED, 1)] * 2
