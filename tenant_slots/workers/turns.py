@@ -162,8 +162,13 @@ class TurnTakingWorker(SweepingWorker):
         return found
 
     def _note_taken(self, is_taken: bool) -> None:
-        """A stop that is asked for once a list of RQ's has given a job away comes after that job."""
+        """A stop that is asked for once a list of RQ's has given a job away comes after that job.
+
+        Or at once, where there turns out to be none: RQ would go on to wait for another one.
+        """
         self._busy_with_bookkeeping = is_taken
+        if self._stop_requested and not is_taken:
+            raise StopRequested
 
     def _found(self, queues: Sequence[Queue], timeout: int | None, options: dict[str, Any]) -> tuple[Job, Queue] | None:
         names = [queue.name for queue in queues]
@@ -210,8 +215,6 @@ class TurnTakingWorker(SweepingWorker):
         """
         self._rq_queue_class.has_passed_over = False
         found = self._rq_queue_class.dequeue_any([one for one in queues if one.name == name], None, **options)
-        if found is None and self._stop_requested:
-            raise StopRequested
         if self._rq_queue_class.has_passed_over:
             self._has_waited = True
             if found is not None:

@@ -195,6 +195,22 @@ def test_i3_a_plain_job_that_a_worker_has_popped_when_it_is_told_to_end_runs(
     assert armed.with_suffix(".done").exists()
 
 
+@pytest.mark.parametrize("queues", [("imports",), THREE_QUEUES], ids=["one queue", "three queues"])
+def test_a_worker_that_is_told_to_end_as_it_pops_what_rq_has_forgotten_waits_for_no_other_job(
+    workers: FaultWorkers, tmp_path: Path, queues: tuple[str, ...]
+) -> None:
+    """As a job whose `ttl` was over: RQ goes on to wait, for as long as a sweep is not due."""
+    workers.variables["TEST_TENANT_SLOTS"] = json.dumps({**SHORT, "SWEEP_INTERVAL": 60})
+    armed = tmp_path / "armed"
+    sabotaged = workers.with_sabotage("rq.job:Job.fetch before worker-SIGTERM", armed, "SabotagedSimpleWorker")
+    (worker,) = workers.start(1, queues=queues, worker_class=sabotaged)
+    wait_until_idle(1, *queues)
+    armed.touch()
+    django_rq.get_queue("imports").push_job_id("forgotten")
+    assert worker.wait(10) == 0
+    assert armed.with_suffix(".done").exists()
+
+
 def wait_until_idle(count: int, *queues: str) -> None:
     """Workers of ours are idle, as far as the order of tenants knows: each takes its next job from RQ's list."""
     redis = django_rq.get_connection(queues[0])
