@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import django_rq
@@ -64,10 +65,9 @@ class PrimaryRouter(ReplicaRouter):
 
 
 @pytest.fixture(autouse=True, params=[ReplicaRouter, PrimaryRouter])
-def _replica(request: pytest.FixtureRequest, transactional_db: None, settings: Any) -> Iterator[None]:
-    databases = connections.configure_settings(
-        {"default": {}, REPLICA: {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
-    )
+def _replica(request: pytest.FixtureRequest, transactional_db: None, settings: Any, tmp_path: Path) -> Iterator[None]:
+    empty = {"ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / REPLICA}  # in memory, Django would not close it
+    databases = connections.configure_settings({"default": {}, REPLICA: empty})
     connections.databases[REPLICA] = databases[REPLICA]
     settings.DATABASE_ROUTERS = [f"{__name__}.{request.param.__name__}"]
     yield

@@ -136,7 +136,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "feeds.py", in load("s3c
 
 
 def test_a_traceback_needs_the_permission_for_arguments(viewer: Client, boss: Client) -> None:
-    job = waiting_job(tenant_queue(), state=State.FAILED, error=TRACEBACK)
+    job = waiting_job(tenant_queue(), state=State.FAILED, error=TRACEBACK, error_class="ValueError")
     page = viewer.get(change_page(job)).content.decode()
     assert "ValueError" in page
     assert "no such feed" not in page
