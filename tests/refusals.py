@@ -43,9 +43,9 @@ def refused(
 
 
 @contextmanager
-def constrained(condition: str) -> Iterator[None]:
-    """Every job has this from now on, or cannot be changed: of a constraint's error the further lines are the row."""
-    table = TenantJob._meta.db_table
+def constrained(condition: str, model: type[Model] = TenantJob) -> Iterator[None]:
+    """Every row has this from now on, or cannot be changed: of a constraint's error the further lines are the row."""
+    table = model._meta.db_table
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER TABLE {table} ADD CONSTRAINT never CHECK ({condition}) NOT VALID")
     try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pytest
 from django.db import connection
@@ -115,16 +114,9 @@ def test_a_version_at_its_end_begins_anew_in_a_bulk_change_too(boss: Client) -> 
     assert [(fresh(row).max_job, row.version) for row in rows] == [(5, 1), (5, 0), (5, 1), (5, 1)]
 
 
-@contextmanager
-def refused(row: Model, condition: str) -> Iterator[None]:
+def refused(row: Model, condition: str) -> AbstractContextManager[None]:
     """A constraint of the project that a change of this row breaks."""
-    table = row._meta.db_table
-    with connection.cursor() as cursor:
-        cursor.execute(f"ALTER TABLE {table} ADD CONSTRAINT never CHECK (id <> {row.pk} OR {condition})")
-        try:
-            yield
-        finally:
-            cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT never")
+    return refusals.constrained(f"id <> {row.pk} OR {condition}", type(row))
 
 
 @pytest.mark.parametrize("at_once", [True, False])
