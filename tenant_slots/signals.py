@@ -32,7 +32,7 @@ logger = logging.getLogger("tenant_slots")
 
 
 class RobustSignal(Signal):
-    """As Django's, whose `send_robust` lets ``sys.exit()`` through, and swallows the end of the time of a job."""
+    """As Django's, but for `send_robust`: see `sent_robustly`."""
 
     def send_robust(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
         return sent_robustly(super().send_robust, sender, **named)
@@ -41,10 +41,10 @@ class RobustSignal(Signal):
 def sent_robustly(
     send_robust: Callable[..., list[tuple[Any, Any]]], sender: Any, **named: Any
 ) -> list[tuple[Any, Any]]:
-    """What a signal's `send_robust` answers, also one of Django's own.
+    """What a signal's `send_robust` answers, also one of Django's own, which lets ``sys.exit()`` through.
 
-    Who exits would end a worker, or the caller of enqueue(). Receivers behind one that does are not told. Who
-    interrupts the process is obeyed, and so is the end of the time of a sweep, or of a job that calls enqueue().
+    That would end a worker, or the caller of enqueue(). Receivers behind one that exits are not told. Who interrupts
+    the process is obeyed, and so is the end of the time of a sweep, or of a job, which Django's takes for an answer.
     """
     try:
         answers = send_robust(sender, **named)
