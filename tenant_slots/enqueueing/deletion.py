@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from django.db import transaction
 from django.db.models import Model, Q, QuerySet
 
 from tenant_slots import charges, dispatch, transitions
@@ -62,8 +61,7 @@ def _slots_given_back(jobs: TenantJobQuerySet) -> Iterator[TenantJobQuerySet]:
         return
     unended = jobs.exclude(state__in=ENDED).order_by()
     pks = sorted(set(unended.values_list("tenant_queue", flat=True)))
-    whole = seeing_others(jobs.db) if pks else transaction.atomic(using=jobs.db)  # who locks none waits for nobody
-    with whole, ExitStack() as all_locked:
+    with seeing_others(jobs.db), ExitStack() as all_locked:
         rows = {pk: row for pk in pks if (row := _locked(all_locked, pk))}
         in_rq = Q(state__in=HOLDING) | ~Q(rq_job_id="")
         leaving = list(unended.filter(in_rq, tenant_queue__in=rows).defer(*CONTENT))

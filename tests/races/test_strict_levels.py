@@ -135,6 +135,21 @@ def test_what_waits_for_a_tenant_queue_is_deleted_though_that_has_changed_meanwh
     assert not type(gone).objects.exists()
 
 
+@pytest.mark.parametrize("what", ["a job", "jobs"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_ended_job_is_deleted_though_it_has_changed_meanwhile(level: str, what: str) -> None:
+    gone = waiting_job(tenant_queue(), state=State.FAILED)
+    errors: list[Exception] = []
+    with transaction.atomic():
+        TenantJob.objects.filter(pk=gone.pk).update(error="")
+        delete = gone.delete if what == "a job" else TenantJob.objects.ended().delete
+        caller = meanwhile(of_level(level, delete), errors)
+        wait_until(somebody_waits_for_a_lock)
+    caller.join(20)
+    assert errors == []
+    assert not TenantJob.objects.exists()
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_form_of_a_tenant_queue_is_saved_though_a_job_has_been_admitted_or_has_ended_meanwhile(
     level: str, boss: Client
