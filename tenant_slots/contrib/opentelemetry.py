@@ -8,11 +8,12 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from opentelemetry import context, propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 
 from tenant_slots import parting
 from tenant_slots.contrib import tracing
@@ -47,7 +48,7 @@ def job_context(job: TenantJob) -> Iterator[None]:
 
 @contextmanager
 def _span(job: TenantJob) -> Iterator[None]:
-    tracer = trace.get_tracer("tenant_slots")
+    tracer = _tracer(trace.get_tracer_provider())
     attributes = {f"tenant_slots.{name}": value for name, value in tracing.attributes_of(job).items()}
     attributes |= {"messaging.system": "tenant_slots", "messaging.operation.type": "process"}
     failed = False
@@ -74,6 +75,15 @@ def _span(job: TenantJob) -> Iterator[None]:
                 raise
     finally:
         parting.before_parting(_flush, soon=failed)
+
+
+@lru_cache(maxsize=1)
+def _tracer(provider: TracerProvider) -> Tracer:
+    """To make it takes the SDK longer than a span does (1.45)."""
+    return provider.get_tracer("tenant_slots")
+
+
+_tracer(trace.get_tracer_provider())  # before a worker forks: the work-horses of one job each would all make it anew
 
 
 def _record(error: BaseException, span: Span) -> None:

@@ -172,6 +172,26 @@ def test_nothing_of_what_is_around_a_worker_is_in_its_jobs_traces(spans: InMemor
     assert named(spans, job.task).parent is None
 
 
+def test_the_tracer_is_made_once_and_by_whoever_provides_it_now(
+    spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A work-horse has it from its worker, which has read the settings before it forked."""
+    made: list[str] = []
+
+    class Counting(TracerProvider):
+        def get_tracer(self, name: str, *args: Any, **kwargs: Any) -> Any:
+            made.append(name)
+            return super().get_tracer(name, *args, **kwargs)
+
+    provider = Counting()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    enqueued = [jobs.succeeds.enqueue("acme") for _ in range(2)]
+    work()
+    assert made.count("tenant_slots") == 1
+    assert [span.name for span in spans.get_finished_spans()].count(enqueued[0].task) == 2
+
+
 def test_without_a_trace_nothing_is_kept_and_the_span_is_a_root(spans: InMemorySpanExporter) -> None:
     job = jobs.succeeds.enqueue("acme")
     assert fresh(job).context == {}
