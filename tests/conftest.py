@@ -12,8 +12,9 @@ from django.db import connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import Client
 from django.utils import timezone, translation
+from hypothesis import HealthCheck, settings
 
-from tenant_slots import held, redis_servers
+from tenant_slots import held, redis_servers, transitions
 from tests import redis_connections, servers
 from tests.factories import pretend_idle
 from tests.history import History
@@ -30,6 +31,8 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
     if servers.redis_is_given() and config.getoption("numprocesses", None):
         raise pytest.UsageError(
             "REDIS_URL names one Redis, and every process of -n needs its own: leave out one of them"
@@ -114,6 +117,12 @@ def _reservations_are_over() -> Iterator[None]:
     yield
     for thread in threads_of_reservations():
         thread.join(30)
+
+
+@pytest.fixture(autouse=True)
+def _told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is: what takes half a second would be left to a sweep. A test of that has its own."""
+    monkeypatch.setattr(transitions, "SECONDS_TO_TELL", 60)
 
 
 @pytest.fixture(autouse=True)

@@ -77,13 +77,20 @@ class Workers:
         queues: tuple[str, ...] = ("imports",),
         worker_class: str | None = None,
     ) -> list[subprocess.Popen[bytes]]:
-        """Start `count` processes and return when RQ knows them. `worker_class` "" means no setting at all."""
+        """Start `count` processes and return when RQ knows them, or they have ended well by then.
+
+        `worker_class` "" means no setting at all.
+        """
         before = self._registered()
         command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", *queues, *arguments]
         values = {**environment(worker_class), **self.variables}
         new = [subprocess.Popen(command, cwd=ROOT, env=values) for _ in range(count)]
         self.processes += new
-        wait_until(lambda: self._registered() >= before + count, message=f"{count} workers did not start")
+
+        def are_known() -> bool:
+            return self._registered() >= before + count or all(one.poll() == 0 for one in new)
+
+        wait_until(are_known, message=f"{count} workers did not start")
         return new
 
     def run(

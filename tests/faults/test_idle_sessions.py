@@ -41,7 +41,7 @@ def lost(workers: FaultWorkers, tmp_path: Path) -> TenantJob:
 
 def is_reclaimed_once_its_worker_is_killed(lost: TenantJob, workers: FaultWorkers) -> None:
     workers.kill(0)
-    wait_until(lambda: fresh(lost).state != State.RUNNING or lost.crashes, 3 * LEASE, "a dead worker holds its slot")
+    wait_until(lambda: fresh(lost).state != State.RUNNING or lost.crashes, 6 * LEASE, "a dead worker holds its slot")
 
 
 @CLASSES

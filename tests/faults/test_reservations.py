@@ -64,7 +64,7 @@ def test_the_slot_of_a_killed_owner_goes_to_the_waiting_job(
     assert fresh(job).state == State.WAITING
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    wait_until(lambda: fresh(job).state == State.FINISHED, 10)
+    wait_until(lambda: fresh(job).state == State.FINISHED)
     assert reservations() == ["failed"]
     assert counters_match()
 
@@ -82,7 +82,7 @@ def test_a_killed_one_that_waits_does_not_block_the_backlog(
     os.kill(waiting.pid, signal.SIGKILL)
     waiting.wait()
     door.touch()
-    wait_until(lambda: fresh(last).state == State.FINISHED, 15)
+    wait_until(lambda: fresh(last).state == State.FINISHED)
     assert reservations() == ["canceled"]
     assert observer.started() == ["first", "last"]
     assert TenantQueue.objects.get().current_job == 0
@@ -100,7 +100,7 @@ def test_one_that_stands_still_after_its_admission_loses_its_slot_again(
     row.max_job = 1
     row.save()
     job = jobs.quick.enqueue("acme", "job", observer.path)
-    wait_until(lambda: fresh(job).state == State.FINISHED, 15)
+    wait_until(lambda: fresh(job).state == State.FINISHED)
     os.kill(waiting.pid, signal.SIGCONT)
     assert waiting.wait(15) != 0, "it must be told that it got no slot"
     assert (reservations(), observer.started()) == (["canceled"], ["job"])
@@ -115,7 +115,7 @@ def test_one_that_stands_still_while_it_holds_is_fenced_and_lives(
     job = jobs.quick.enqueue("acme", "job", observer.path)
     os.kill(owner.pid, signal.SIGSTOP)
     workers.start(1)
-    wait_until(lambda: fresh(job).state == State.FINISHED, 15)
+    wait_until(lambda: fresh(job).state == State.FINISHED)
     last = TenantQueue.objects.get()
     os.kill(owner.pid, signal.SIGCONT)
     door.touch()

@@ -44,23 +44,23 @@ def scheduled(tenants: int) -> list[TenantJob]:
     return [waiting_job(row, state=State.SCHEDULED, run_after=in_seconds(-60)) for row in rows]
 
 
-def brief_sweep() -> Report | None:
-    """One that is given up after two seconds, in a session of its own."""
-    with override_settings(TENANT_SLOTS={"LEASE_TTL": 5}), private_connection(5):
+def sweep_for(seconds: float) -> Report | None:
+    """One that is given up after so many, in a session of its own."""
+    with override_settings(TENANT_SLOTS={"LEASE_TTL": 2.5 * seconds}), private_connection(5):
         return Sweeper("test").sweep_if_due()
 
 
 @pytest.mark.parametrize(
-    ("seconds", "promoted"),
-    [(one_row.LOCK_TIMEOUT_SECONDS, 5), pytest.param(FOR_EVER, 0, id="control: it waits for ever")],
+    ("seconds", "lasts", "promoted"),
+    [(one_row.LOCK_TIMEOUT_SECONDS, 40, 5), pytest.param(FOR_EVER, 2, 0, id="control: it waits for ever")],
 )
 def test_a_due_job_that_waits_keeps_no_other_tenants_from_being_promoted(
-    seconds: float, promoted: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    seconds: float, lasts: float, promoted: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(unlocked, "LOCK_TIMEOUT_SECONDS", seconds)
     held, *others = scheduled(6)
     with waiting(any_change_of(held)):
-        brief_sweep()
+        sweep_for(lasts)
         assert sum(fresh(job).state == State.WAITING for job in others) == promoted
         assert fresh(held).state == State.SCHEDULED
     told = f"cannot be promoted: 1, the first one with the primary key {held.pk}" in caplog.text
@@ -92,7 +92,7 @@ def test_a_sweep_that_is_given_up_leaves_no_row_locked(is_canceled: bool, monkey
             return len(free) == len(others)
 
     with waiting(any_change_of(held)):
-        assert brief_sweep() is None
+        assert sweep_for(2) is None
         if is_canceled:
             wait_until(are_free, timeout=10)
         assert are_free() is is_canceled
