@@ -238,5 +238,7 @@ def _left(leaver: Leaving) -> Release:
 
 
 def _released(leaver: Leaving, found: list[Any]) -> Release:
+    if "runs" in leaver.values:
+        leaver.job.runs = leaver.values["runs"]  # as its row has them: whoever is told of the end may look there
     ((_, is_awaited),) = found
     return Release(leaver.state, is_awaited=is_awaited)

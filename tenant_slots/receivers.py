@@ -15,6 +15,7 @@ from tenant_slots.db.commits import after_commit
 from tenant_slots.enqueueing.queue_deletion import Unused
 from tenant_slots.exceptions import TenantQueueInUse
 from tenant_slots.models import Change, JobDependency, State, TenantJob, TenantQueue
+from tenant_slots.tasks import attempts
 
 logger = logging.getLogger("tenant_slots")
 
@@ -96,5 +97,6 @@ def log_limit_changed(*, tenant_queue: TenantQueue, change: Change, **_: Any) ->
 
 
 def log_put_back(*, job: TenantJob, reason: str, **_: Any) -> None:
-    last_line = reason.strip().rpartition("\n")[2]
-    logger.warning("%s goes back to %s: %s", job, job.state, last_line, extra=logs.about(job))
+    """Of an error its class alone: the text may quote what the job was called with, or a row that was refused."""
+    why = attempts.raised(job) or reason.strip().rpartition("\n")[2]
+    logger.warning("%s goes back to %s: %s", job, job.state, why, extra=logs.about(job))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import structlog
 from django.db import IntegrityError, OperationalError, connection
+from rq import Retry
 
 import tenant_slots
 from tenant_slots import logs, slots
@@ -285,6 +286,16 @@ def test_nor_has_one_of_a_result_that_a_row_cannot_keep(records: list[logging.Lo
     record = of(records, "the result is kept by RQ only")
     assert "a key of type int" in record.getMessage()
     assert "471100815" not in record.getMessage()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("run", [work, run_jobs])
+def test_nor_has_one_of_a_job_that_is_to_run_again(records: list[logging.LogRecord], run: Callable[[], Any]) -> None:
+    """What its function raises may quote any, and of a row that the database refuses the last line is that row."""
+    jobs.fail.using(retry=Retry(max=1)).enqueue("acme", "there is none\nDETAIL:  (471100815)")
+    run()
+    assert of(records, "goes back to").getMessage().endswith(" goes back to waiting: ValueError")
+    assert not [record for record in records if "471100815" in record.getMessage()]
 
 
 def report(job: TenantJob) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from tenant_slots.models import TenantJob
 from tenant_slots.tasks import attempts
 
-NOT_RAISED = (attempts.NO_ERROR, attempts.RUN_LOST, attempts.CANCELED)
-
 
 def class_of(job: TenantJob) -> str:
     """Of the last one of its runs that raised; empty where none has, or nobody knows it.
 
     Never read from the text, as any other text could stand there.
     """
-    raised = [run["error"] for run in attempts.ended_runs(job) if run["error"] not in NOT_RAISED]
+    raised = [run["error"] for run in attempts.ended_runs(job) if run["error"] not in attempts.NOT_RAISED]
     return raised[-1].removeprefix("builtins.") if raised else ""

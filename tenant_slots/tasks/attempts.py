@@ -25,6 +25,8 @@ CANCELED = "tenant_slots.exceptions.TaskCanceled"
 NO_ERROR = None
 """Of a run that asked to be put back, as it is no failure. A class may have a name that cannot be read: ""."""
 
+NOT_RAISED = (NO_ERROR, RUN_LOST, CANCELED)
+
 LONGEST_TEXT = 4000
 """Characters kept of the error of each run, from its end. The row has more of the last one."""
 
@@ -44,6 +46,17 @@ def ended_runs(job: TenantJob) -> list[dict[str, Any]]:
     """The earliest first: ``number``, ``attempt``, ``started``, ``ended``, ``worker``, ``error`` and ``text``."""
     runs: list[dict[str, Any]] = job.runs or []
     return runs
+
+
+def raised(job: TenantJob) -> str:
+    """The class of the error with which the run has ended that `job` was released from; empty where it raised none.
+
+    As far as it was read: no database is asked.
+    """
+    for run in (vars(job).get("runs") or [])[-1:]:
+        if run["attempt"] == job.attempt and run["error"] not in NOT_RAISED:
+            return run["error"].removeprefix("builtins.") or "an error"
+    return ""
 
 
 def forgotten_runs(job: TenantJob) -> int:
