@@ -31,13 +31,16 @@ class Nudged(Queue):
     note_taken: Callable[[bool], object] = staticmethod(lambda is_taken: None)
     """Told whether a list has given something away, or may be about to: nobody else knows of that."""
 
+    at_lists: Redis | None = None
+    """On which the lists are asked, where that is another connection than the one on which what they gave is read."""
+
     has_passed_over = False
     """Whether one was met that was meant for somebody else, as whoever asks does not wait."""
 
     @classmethod
     def lpop(cls, queue_keys: Sequence[str], timeout: int | None, connection: Redis | None = None) -> Any:
         cls.note_taken(timeout is None)
-        found = super().lpop(queue_keys, timeout, connection=connection)
+        found = super().lpop(queue_keys, timeout, connection=cls.at_lists or connection)
         cls.note_taken(found is not None)
         return cls._unless_nudged(found, timeout)
 
@@ -45,6 +48,7 @@ class Nudged(Queue):
     def lmove(cls, connection: Redis, queue_key: str, timeout: int | None) -> Any:
         """A nudge is in the intermediate queue by now."""
         cls.note_taken(timeout is None)
+        connection = cls.at_lists or connection
         found = super().lmove(connection, queue_key, timeout)
         cls.note_taken(found is not None)
         if _is_nudge(found):

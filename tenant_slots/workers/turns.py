@@ -148,17 +148,15 @@ class TurnTakingWorker(SweepingWorker):
         """
         if self._stop_requested:
             raise StopRequested
-        found = None
+        found, self._rq_queue_class.at_lists = None, self.at_lists
         try:
             with telling_no_password():  # RQ logs what it meets while it waits
-                found = self._found(queues, timeout, {**options, "connection": self.at_lists})
+                found = self._found(queues, timeout, options)
         except RedisConnectionError:
             forget_absence(self.connection)  # RQ waits before it has us ask again, which is to be a question then
             raise
         finally:
             self._busy_with_bookkeeping = found is not None
-        for one in found or ():
-            one.connection = self.connection
         return found
 
     def _note_taken(self, is_taken: bool) -> None:

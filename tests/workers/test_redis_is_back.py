@@ -1,4 +1,4 @@
-"""A worker that RQ has ask again after a Redis that was away does ask it."""
+"""A worker that RQ has ask again after a Redis that was away does ask it, and reads what it has popped."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from typing import Any
 
 import django_rq
 import pytest
+from django.conf import settings
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.retry import Retry
+from rq import Queue
+from rq.job import Job
 
 from tenant_slots import redis_servers
 from tenant_slots.models import State
@@ -56,3 +64,38 @@ def test_a_server_that_was_away_a_moment_ago_is_asked_for_the_next_job(
     finally:
         redis_servers.forget_absences()
     assert (fresh(job).state == State.FINISHED) is forgets
+
+
+@pytest.fixture
+def _cut_as_a_job_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times, when a worker has popped its id."""
+    fetch, read, cuts = Job.fetch, AbstractConnection.read_response, [0, 3]
+
+    def fetched(*arguments: Any, **options: Any) -> Job:
+        cuts[0], cuts[1] = cuts[1], 0
+        return fetch(*arguments, **options)
+
+    def cut(connection: Any, *arguments: Any, **options: Any) -> Any:
+        if cuts[0]:
+            cuts[0] -= 1
+            raise RedisConnectionError("it is away")
+        return read(connection, *arguments, **options)
+
+    monkeypatch.setattr(Job, "fetch", fetched)
+    monkeypatch.setattr(AbstractConnection, "read_response", cut)
+
+
+@pytest.mark.usefixtures("_cut_as_a_job_is_read")
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker])
+@pytest.mark.parametrize("names", [("imports",), ("imports", "reports")], ids=["one queue", "two queues"])
+def test_a_plain_job_that_a_worker_has_popped_is_read_as_patiently_as_the_project_would(
+    worker_class: Worker, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else has its id by then. The worker waits for a job without patience, as it is asked again."""
+    url = str(settings.RQ_QUEUES["imports"]["URL"])
+    redis = Redis.from_url(url, retry=Retry(NoBackoff(), 5), retry_on_error=[RedisConnectionError])
+    job = django_rq.get_queue("imports").enqueue(abs, -7)
+    replace_sleep(monkeypatch, lambda seconds: None)
+    queues = [Queue(name, connection=redis) for name in names]
+    worker_class(queues, connection=redis).work(burst=True, logging_level="CRITICAL")
+    assert job.return_value() == 7
