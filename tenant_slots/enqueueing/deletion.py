@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from django.db.models import Model, Q, QuerySet
+from django.db.models.deletion import Collector
 
 from tenant_slots import charges, dispatch, transitions
 from tenant_slots.conf import app_settings
@@ -38,16 +39,36 @@ Deleted = tuple[int, dict[str, int]]
 @implements(TenantJob.delete)
 def delete(job: TenantJob, using: Any = None, keep_parents: bool = False) -> Deleted:
     alias = using or app_settings.DATABASE
-    with _slots_given_back(TenantJob.objects.using(alias).filter(pk=job.pk)):
-        JobDependency.objects.using(alias).filter(job=job.pk).delete()
-        return Model.delete(job, alias, keep_parents)
+    jobs = TenantJob.objects.using(alias).filter(pk=job.pk)
+    while True:
+        with _slots_given_back(jobs) as deletable:
+            if _is_kept(deletable) or not jobs.exists():
+                JobDependency.objects.using(alias).filter(job=job.pk).delete()
+                return Model.delete(job, alias, keep_parents)
+
+
+def _is_kept(deletable: TenantJobQuerySet) -> bool:
+    """As it is, until it is deleted. False for one that had ended, and was retried since that was asked: Django deletes
+    by the key alone, also what holds a slot by now.
+    """
+    return deletable.db != app_settings.DATABASE or bool(deletable.select_for_update().values_list("pk"))
 
 
 @implements(TenantJobQuerySet.delete)
 def delete_all(jobs: TenantJobQuerySet) -> Deleted:
     with _slots_given_back(jobs) as deletable:
+        if jobs.db == app_settings.DATABASE and not Collector(jobs.db).can_fast_delete(deletable):
+            _keep(deletable)
         JobDependency.objects.using(jobs.db).filter(job__in=deletable.order_by()).delete()
         return QuerySet.delete(deletable)
+
+
+def _keep(deletable: TenantJobQuerySet) -> None:
+    """From being retried. Where the project has receivers or tables for that, Django reads the jobs before it deletes
+    them by their keys.
+    """
+    keys = deletable.order_by().values("pk")
+    list(TenantJob.objects.using(deletable.db).filter(pk__in=keys).select_for_update().values_list("pk"))
 
 
 @contextmanager

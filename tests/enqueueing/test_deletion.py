@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.db.models.signals import pre_delete
 
 from tenant_slots import dispatch
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.exceptions import NotRetryable
+from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue
 from tests import jobs
 from tests.factories import admit, another_process, counters_match, fresh, in_rq, running_job, tenant_queue, waiting_job
 from tests.history import History
 from tests.processes import Workers, somebody_waits_for_a_lock, wait_until
 from tests.races.test_callers_transactions import meanwhile
+from tests.test_receivers import heard
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -125,6 +129,54 @@ def test_a_job_that_is_admitted_meanwhile_gives_back_what_it_has_just_got() -> N
     deletion.join(20)
     assert errors == []
     assert not TenantJob.objects.exists()
+    assert counters_match()
+
+
+@WAYS
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_one_that_had_ended_and_is_retried_meanwhile_leaves_no_slot_behind(
+    delete: Callable[[TenantJob], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever deletes ended jobs locks no tenant queue, for which a retry and an admission would wait."""
+    job, errors = waiting_job(tenant_queue(), state=State.FAILED), list[Exception]()
+    looked = TenantJobQuerySet.defer
+
+    def retry_and_admit() -> None:
+        fresh(job).retry()
+        admit(job.tenant_queue)
+
+    def look_for_slots(*arguments: Any) -> Any:
+        monkeypatch.setattr(TenantJobQuerySet, "defer", looked)
+        meanwhile(retry_and_admit, errors).join()
+        return looked(*arguments)
+
+    monkeypatch.setattr(TenantJobQuerySet, "defer", look_for_slots)
+    delete(job)
+    assert errors == []
+    assert counters_match()
+
+
+@WAYS
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_nor_does_one_that_is_retried_while_receivers_hear_of_its_deletion(
+    delete: Callable[[TenantJob], object],
+) -> None:
+    """Django has read it by then, and deletes what it has read."""
+    job, errors, threads = waiting_job(tenant_queue(), state=State.FAILED), list[Exception](), list[Thread]()
+
+    def retry_and_admit() -> None:
+        fresh(job).retry()
+        admit(job.tenant_queue)
+
+    def hear(sender: Any, **_: Any) -> None:
+        if sender is TenantJob:
+            threads.append(meanwhile(retry_and_admit, errors))
+            wait_until(lambda: somebody_waits_for_a_lock() or not threads[0].is_alive())
+
+    with heard(pre_delete, hear):
+        delete(job)
+    threads[0].join(20)
+    assert [type(error) for error in errors] == [NotRetryable], "it was deleted"
     assert counters_match()
 
 
