@@ -11,6 +11,7 @@ from django.db.models import Q, QuerySet
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago, in_seconds
 from tenant_slots.db.counting import grown
+from tenant_slots.db.transactions import seeing_others
 from tenant_slots.models import EVERYWHERE, SweepClaim
 from tenant_slots.repair.row_of_all import unless_held
 
@@ -50,7 +51,9 @@ def _by(sweeper: str) -> dict[str, Any]:
 
 
 def _take(name: str, sweeper: str) -> bool:
-    return bool(_free(name).update(**_by(sweeper), sweeps=grown("sweeps")))
+    """That another one takes it meanwhile is no error at a strict isolation level either, which would be an outage."""
+    with seeing_others(app_settings.DATABASE):
+        return bool(_free(name).update(**_by(sweeper), sweeps=grown("sweeps")))
 
 
 def _create(name: str, sweeper: str) -> bool:

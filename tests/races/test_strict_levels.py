@@ -11,8 +11,10 @@ from django.db import OperationalError, connection, transaction
 from django.test import Client
 
 from tenant_slots import chains, slots
+from tenant_slots.db.clock import ago
 from tenant_slots.enqueueing import bulk
-from tenant_slots.models import Kind, State, TenantJob, TenantQueue
+from tenant_slots.models import EVERYWHERE, Kind, State, SweepClaim, TenantJob, TenantQueue
+from tenant_slots.repair import claims
 from tests import jobs
 from tests.admin.site import change_page, loaded
 from tests.factories import admit, age, fresh, owner, running_job, tenant_queue, waiting_job
@@ -197,3 +199,18 @@ def test_a_job_is_started_though_it_has_changed_meanwhile(
     caller.join(20)
     assert errors == []
     assert fresh(job).state == State.RUNNING
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_sweep_that_another_process_begins_in_the_same_moment_meets_no_error(level: str) -> None:
+    """It would take that for an outage, and call no owner stale for a lease."""
+    claimed: list[bool] = []
+    errors: list[Exception] = []
+    claims.claim(EVERYWHERE, "before")
+    SweepClaim.objects.update(until=ago(1))
+    with transaction.atomic():
+        assert claims.claim(EVERYWHERE, "one")
+        other = meanwhile(of_level(level, lambda: claimed.append(claims.claim(EVERYWHERE, "other"))), errors)
+        wait_until(somebody_waits_for_a_lock)
+    other.join(20)
+    assert (claimed, errors) == ([False], [])
