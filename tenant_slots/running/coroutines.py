@@ -49,7 +49,7 @@ def completed_in_context(
 
     RQ too would run a coroutine that a job returns (2.12, ``Job._execute``), but after the job has given its slot back.
     """
-    _forget_thread_of_parent()
+    forget_thread_of_parent()
     with outside_of_scopes(), context.entered(job):
         result = function()
         if isinstance(result, Coroutine):
@@ -58,10 +58,11 @@ def completed_in_context(
         return result
 
 
-def _forget_thread_of_parent() -> None:
+def forget_thread_of_parent() -> None:
     """asgiref's (3.8 to 3.13), where a worker used it before it forked: it would be waited for, and is not here.
 
-    Whatever is called: a plain function may run a coroutine by itself.
+    Whatever is called: a plain function may run a coroutine by itself. Children of our workers forget it as they are
+    forked, before receivers are told of a start; a work-horse of RQ's worker does so here.
     """
     if not all(thread.is_alive() for thread in SyncToAsync.single_thread_executor._threads):
         SyncToAsync.single_thread_executor = ThreadPoolExecutor(max_workers=1)

@@ -15,6 +15,7 @@ from redis import Redis
 from redis.connection import AbstractConnection
 
 from tenant_slots.db.sessions import forget_inherited_sessions
+from tenant_slots.running.coroutines import forget_thread_of_parent
 from tenant_slots.workers.unobserved import observe_again
 
 PR_SET_PDEATHSIG = 1
@@ -45,6 +46,7 @@ def keep_own_from_children(redis: Redis) -> None:
 def _keep_from_children() -> None:
     os.register_at_fork(after_in_child=forget_inherited_sessions)
     os.register_at_fork(after_in_child=_forget_inherited_connections)
+    os.register_at_fork(after_in_child=forget_thread_of_parent)
     os.register_at_fork(after_in_child=observe_again)
 
 

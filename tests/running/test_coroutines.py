@@ -16,12 +16,14 @@ from django.test import AsyncClient, override_settings
 from rq import Worker
 
 from tenant_slots.models import State, TenantJob
+from tenant_slots.signals import job_started
 from tenant_slots.workers import TenantPreforkWorker, TenantWorker
 from tests import async_jobs, jobs
 from tests.factories import counters_match, fresh, tenant_queue, work
 from tests.history import History
 from tests.processes import Workers, wait_until
 from tests.reports_app.models import Report
+from tests.test_receivers import heard
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,6 +67,17 @@ def test_a_coroutine_has_a_thread_for_the_orm_where_its_worker_had_one_before_it
     queue = django_rq.get_queue("reports")
     worker_class([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
     assert [(fresh(job).state, job.result) for job in jobs_of_both] == [(State.FINISHED, 1)] * 2
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker])
+def test_so_has_one_of_a_receiver_of_its_start(worker_class: type[Worker], no_workers: None) -> None:
+    """Which is called in the time of the job."""
+    asyncio.run(sync_to_async(lambda: None)())
+    job = async_jobs.run_coroutine.using(timeout=20).enqueue("acme")
+    queue = django_rq.get_queue("reports")
+    with heard(job_started, lambda **_: asyncio.run(TenantJob.objects.acount())):
+        worker_class([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
+    assert fresh(job).state == State.FINISHED
 
 
 @pytest.mark.parametrize("function", ["count_running", "give_coroutine"])
