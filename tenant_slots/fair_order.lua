@@ -89,11 +89,15 @@ local function records_of(tenant)
   return tenants[tenant]
 end
 
+local times_of
+
+-- Of whom nothing is known stands where the queue is: it may have a place there, by what Redis has lost or forgotten since.
 local function read(queue, tenant)
   local records = records_of(tenant)
   if not records[queue] then
     local _, other = next(records)
     records[queue] = new_record(queue, tenant, NOTHING_YET)
+    records[queue].done = times_of(queue).virtual
     if other then records[queue].share = other.share end
   end
   return records[queue]
@@ -133,7 +137,14 @@ local function given_in(raw)
   return given
 end
 
-local function times_of(queue)
+-- The first one that stands in the order by its time is at the queue's virtual time, as far as one knows without it.
+local function virtual_of_order(queue)
+  local below = '(' .. string.format('%.17g', BEHIND)
+  local first = redis.call('ZRANGEBYSCORE', key('order', queue), 0, below, 'WITHSCORES', 'LIMIT', 0, 1)
+  return tonumber(first[2] or 0)
+end
+
+function times_of(queue)
   local t = read_times[queue]
   if not t then
     t = {virtual = 0, sure = 0, newcomers = 0, mean = -1, swept = 0, believed = 0, most = 0, plain = 0, wakes = 0}
@@ -143,6 +154,8 @@ local function times_of(queue)
       t.virtual, t.sure, t.newcomers, t.mean, t.swept, t.believed, t.most, t.plain, t.wakes, t.behind, t.brought =
         struct.unpack(TIMES, raw)
       t.given = given_in(raw)
+    else
+      t.virtual = virtual_of_order(queue)
     end
     read_times[queue] = t
   end

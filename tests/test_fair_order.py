@@ -1123,6 +1123,29 @@ def test_a_tenant_takes_less_than_300_bytes() -> None:
     assert used / 1000 < 300
 
 
+def everything() -> None:
+    redis().delete(KNOWN)
+
+
+def one_tenant() -> None:
+    redis().hdel(KNOWN, A)
+
+
+def the_queue() -> None:
+    redis().hdel(KNOWN, f":{QUEUE}")
+
+
+@pytest.mark.parametrize("forget", [everything, one_tenant, the_queue])
+def test_who_stands_in_the_order_has_its_turns_whatever_else_is_forgotten(forget: Callable[[], None]) -> None:
+    """As where a Redis that is a cache has deleted a key, or a new version keeps it in another way."""
+    offer(A, B)
+    served(200)
+    forget()
+    offer(C)
+    had = Counter(served(30))
+    assert (had[A], had[B], had[C]) == (pytest.approx(10, abs=2),) * 3
+
+
 def is_known(tenant: int) -> bool:
     return redis().hexists(KNOWN, tenant) or tenant in order() or tenant in order(LANE)
 
