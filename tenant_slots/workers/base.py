@@ -252,9 +252,15 @@ class SweepingWorker(BaseWorker):
         self._unless_redis_is_away(super().set_shutdown_requested_date)
 
     def register_again_if_forgotten(self) -> None:
-        """After a FLUSHALL RQ's heartbeats bring back a record at most, which nobody finds (RQ 2.12)."""
-        if self.impatient.sismember(worker_registration.REDIS_WORKER_KEYS, self.key):
-            return
+        """After a FLUSHALL RQ's heartbeats bring back a record at most, which nobody finds (RQ 2.12).
+
+        And after an outage that is longer than the record's time one of which nobody knows whose it is.
+        """
+        with self.impatient.pipeline() as pipeline:
+            pipeline.sismember(worker_registration.REDIS_WORKER_KEYS, self.key)
+            pipeline.hexists(self.key, "birth")
+            if all(pipeline.execute()):
+                return
         record: Any = {**self.serialize(), "state": self.get_state()}
         with self.impatient.pipeline() as pipeline:
             pipeline.hset(self.key, mapping=record)

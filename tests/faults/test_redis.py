@@ -16,7 +16,7 @@ from rq.job import Job, JobStatus
 from rq.registry import StartedJobRegistry
 from rq.utils import now as rq_now
 
-from tenant_slots import dispatch, queue_directory, transitions
+from tenant_slots import dispatch, fleet, queue_directory, transitions
 from tenant_slots.models import EVERYWHERE, State, SweepClaim, TenantJob, TenantQueue
 from tests.factories import counters_match, fresh, in_rq
 from tests.faults import jobs
@@ -411,6 +411,23 @@ def test_i3_a_worker_whose_job_ends_while_redis_takes_no_writes_goes_on_when_it_
     observer.wait_for_all()
     assert worker.poll() is None
     assert fresh(job).state == State.FINISHED
+
+
+@pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
+def test_an_idle_worker_is_known_again_whose_record_was_over_before_redis_came_back(
+    valkey: Valkey, workers: FaultWorkers, kind: str
+) -> None:
+    """RQ gives it some minutes. Its next heartbeat makes another one, which says neither whose it is nor since when."""
+    client: Any = valkey.client()
+    workers.start(1, worker_class=f"tenant_slots.workers.Tenant{kind}")
+    wait_until(lambda: somebody_waits(valkey))
+    (key,) = Worker.all_keys(connection=client)
+    (before,) = fleet.known("imports").members
+    client.delete(key)
+    wait_until(lambda: client.hexists(key, "last_heartbeat"))
+    wait_until(lambda: [one.pid for one in fleet.known("imports").members] == [before.pid], 15)
+    (after,) = fleet.known("imports").members
+    assert (after.worker_class, after.born_at, after.queues) == (before.worker_class, before.born_at, before.queues)
 
 
 @pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
