@@ -75,6 +75,7 @@ ABOUT_NO_SINGLE_JOB = {
         ("parting.py", "what a process of jobs was to do last has failed"),
         ("parting.py", "what a process of jobs was to do last is left undone: %s"),
         ("workers/aside.py", "there is no room for a process that does something aside: %s"),
+        ("workers/base.py", "there is no room for a process of RQ's scheduler: %s"),
         ("workers/base.py", "no session can be made, as a receiver of connection_created fails: jobs of tenants wait"),
         ("workers/aside.py", "RQ's registries are not cleaned: that failed, or took too long"),
         ("workers/aside.py", "receivers of connection_created took too long, for the %s. time"),

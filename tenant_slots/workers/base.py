@@ -72,7 +72,9 @@ class SweepingWorker(BaseWorker):
         """As far as is known. It takes no job then before it has asked again."""
         self._has_parted = False
         self._failure: BaseException | None = None
-        self._next_heartbeat = self._next_suspension_check = 0.0
+        self._next_heartbeat = self._next_suspension_check = self._next_look_at_scheduler = 0.0
+        self._keeps_scheduler = False
+        """Whether RQ's scheduler is to run beside this worker."""
 
     def work(self, *args: Any, **kwargs: Any) -> bool:
         """As RQ's, which returns as if nothing were wrong when an error ends the loop: this exits with code 1 then."""
@@ -215,10 +217,37 @@ class SweepingWorker(BaseWorker):
             if super().should_run_maintenance_tasks:
                 self._unless_redis_is_away(super().run_maintenance_tasks)
             with self._undisturbed():
+                self.see_to_scheduler()
                 self.settle_kept()
                 self.sweep()
             if self._stop_requested:
                 raise StopRequested
+
+    def _start_scheduler(self, burst: bool = False, *args: Any, **kwargs: Any) -> None:
+        super()._start_scheduler(burst, *args, **kwargs)
+        self._keeps_scheduler = not burst
+        self._next_look_at_scheduler = time.monotonic() + app_settings.SWEEP_INTERVAL
+
+    def see_to_scheduler(self) -> None:
+        """Its process ends where Redis takes no writes for a moment, and RQ looks for that every ten minutes (2.12).
+
+        So it does where the process of another worker, which is gone, had the lock when this one began. Meanwhile no
+        plain RQ job that is put off, or scheduled, would come back.
+        """
+        is_due = time.monotonic() >= self._next_look_at_scheduler
+        if self._keeps_scheduler and is_due and not self._stop_requested:
+            self._next_look_at_scheduler = time.monotonic() + app_settings.SWEEP_INTERVAL
+            self._unless_redis_is_away(self._start_scheduler_again)
+
+    def _start_scheduler_again(self) -> None:
+        scheduler: Any = self.scheduler  # whose types know of no process
+        if scheduler is None or (scheduler._process is not None and scheduler._process.is_alive()):
+            return
+        scheduler._connection = self.impatient  # RQ's own would wait for minutes; its process makes another one
+        try:
+            scheduler.acquire_locks(auto_start=True)
+        except OSError as error:
+            logger.warning("there is no room for a process of RQ's scheduler: %s", error)
 
     def sweep(self) -> None:
         """Sweep if it is time, and nobody else does."""

@@ -262,6 +262,7 @@ class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, R
         self.see_to_dependents()
         self.settle_kept()
         self.sweep()
+        self.see_to_scheduler()
         self.show_presence()
         self.say_that_it_leaves()
         self.learn_of_suspension()

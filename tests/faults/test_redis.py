@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from rq import Worker
 from rq.job import Job, JobStatus
 from rq.registry import StartedJobRegistry
+from rq.scheduler import RQScheduler
 from rq.utils import now as rq_now
 
 from tenant_slots import dispatch, fleet, queue_directory, transitions
@@ -21,7 +23,7 @@ from tenant_slots.models import EVERYWHERE, State, SweepClaim, TenantJob, Tenant
 from tests.factories import counters_match, fresh, in_rq
 from tests.faults import jobs
 from tests.faults.conftest import SHORT, FaultWorkers
-from tests.faults.observer import Observer, all_ended
+from tests.faults.observer import Observer, all_ended, is_gone
 from tests.faults.servers import Valkey, django_on_redis
 from tests.faults.test_worker_process import ELSEWHERE
 from tests.processes import is_announced, last_rq_id, wait_until
@@ -428,6 +430,51 @@ def test_an_idle_worker_is_known_again_whose_record_was_over_before_redis_came_b
     wait_until(lambda: [one.pid for one in fleet.known("imports").members] == [before.pid], 15)
     (after,) = fleet.known("imports").members
     assert (after.worker_class, after.born_at, after.queues) == (before.worker_class, before.born_at, before.queues)
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+@pytest.mark.parametrize(
+    ("kind", "is_busy"), [("PreforkWorker", False), ("PreforkWorker", True), ("SimpleWorker", False)]
+)
+def test_i7_rqs_scheduler_goes_on_when_redis_takes_writes_again(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path, kind: str, is_busy: bool, error: str
+) -> None:
+    """The first write that is refused ends it, and RQ would look for that after ten minutes, in which no job runs."""
+    client: Any = valkey.client()
+    refuse, take = REFUSALS[error]
+    (worker,) = workers.start(1, "--with-scheduler", worker_class=f"tenant_slots.workers.Tenant{kind}")
+    if is_busy:
+        jobs.hold.enqueue("acme", "long", observer.path, str(door))
+        observer.process_of("long")
+    wait_until(lambda: schedulers(client))
+    client.execute_command(*refuse)
+    try:
+        wait_until(lambda: not schedulers(client), message="it outlives that by itself")
+    finally:
+        client.execute_command(*take)
+    wait_until(lambda: schedulers(client), 15, "I7: what is scheduled waits for a scheduler")
+    worker.terminate()
+    door.touch()
+    assert worker.wait(15) == 0
+    assert not schedulers(client)
+
+
+def test_i7_nor_does_what_is_scheduled_wait_for_one_that_is_gone(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer
+) -> None:
+    """A worker that takes the place of one that was killed finds that one's lock, which lasts for a minute."""
+    client: Any = valkey.client()
+    client.set(RQScheduler.get_locking_key("imports"), "gone", px=10000)
+    workers.start(1, "--with-scheduler", worker_class="tenant_slots.workers.TenantPreforkWorker")
+    django_rq.get_queue("imports").enqueue_in(timedelta(0), jobs.quick, "acme", "scheduled", observer.path)
+    assert client.exists(RQScheduler.get_locking_key("imports")), "or it has one from the beginning"
+    wait_until(lambda: observer.ended("scheduled"), 20, "I7: what is scheduled waits for a scheduler")
+
+
+def schedulers(client: Any) -> list[int]:
+    """Processes of RQ's scheduler that live."""
+    found = [client.hget(key, "pid") for key in client.scan_iter("rq:scheduler:*")]
+    return [int(pid) for pid in found if pid and not is_gone(int(pid))]
 
 
 @pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
