@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -48,7 +49,9 @@ SECONDS_AFTER_REFUSAL = 1
 """How long a worker waits before it asks a Redis again that takes no writes."""
 
 SECONDS_TO_PART = 10
-"""How long a worker that is asked to stop tries to record the ends that it keeps; a service manager waits longer."""
+"""How long a worker that is asked to stop tries to record the ends that it keeps, and then waits for RQ's scheduler; a
+service manager waits longer.
+"""
 
 
 class SweepingWorker(BaseWorker):
@@ -248,6 +251,22 @@ class SweepingWorker(BaseWorker):
             scheduler.acquire_locks(auto_start=True)
         except OSError as error:
             logger.warning("there is no room for a process of RQ's scheduler: %s", error)
+
+    def stop_scheduler(self) -> None:
+        """RQ waits until it has ended, in a handler of signals too: where Redis does not answer that takes minutes, and
+        the end of a job would wait as long. So it is asked to end, and waited for when this worker ends, but not long.
+        """
+        scheduler: Any = self.scheduler
+        process = scheduler and scheduler._process
+        if not (process and process.is_alive()):  # its number may be another one's by now
+            return
+        with suppress(OSError):
+            os.kill(process.pid, signal.SIGTERM)
+        if self._has_parted:
+            process.join(SECONDS_TO_PART)
+            if process.is_alive():
+                process.kill()
+                process.join()
 
     def sweep(self) -> None:
         """Sweep if it is time, and nobody else does."""

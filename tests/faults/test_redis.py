@@ -471,6 +471,26 @@ def test_i7_nor_does_what_is_scheduled_wait_for_one_that_is_gone(
     wait_until(lambda: observer.ended("scheduled"), 20, "I7: what is scheduled waits for a scheduler")
 
 
+@pytest.mark.parametrize("kind", ["PreforkWorker", "SimpleWorker"])
+def test_i2_a_worker_that_is_told_to_end_does_not_wait_for_a_scheduler_that_waits_for_redis(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path, kind: str
+) -> None:
+    """By host it does for minutes. Whoever supervises workers would kill this one before, and its job ran again."""
+    workers.variables["TEST_REDIS_PORT"] = str(valkey.proxy.port)
+    client: Any = valkey.client()
+    (worker,) = workers.start(1, "--with-scheduler", worker_class=f"tenant_slots.workers.Tenant{kind}")
+    job = jobs.hold.enqueue("acme", "long", observer.path, str(door))
+    observer.process_of("long")
+    wait_until(lambda: is_announced(job) and schedulers(client))
+    (scheduler,) = schedulers(client)
+    valkey.proxy.black_hole()
+    worker.terminate()
+    door.touch()
+    wait_until(lambda: fresh(job).state == State.FINISHED, 8, "I2: the end of the job waits for RQ's scheduler")
+    assert worker.wait(40) == 0
+    assert is_gone(scheduler)
+
+
 def schedulers(client: Any) -> list[int]:
     """Processes of RQ's scheduler that live."""
     found = [client.hget(key, "pid") for key in client.scan_iter("rq:scheduler:*")]
