@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import ctypes
 import decimal
 import faulthandler
 import functools
@@ -11,13 +12,15 @@ import gc
 import locale
 import logging
 import os
+import platform
 import random
 import signal
+import socket
 import sys
 import threading
 import time
 from _signal import getsignal, sigpending  # type: ignore[import-not-found]  # see `_restore_signals`
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -58,6 +61,17 @@ PREPARED_BY_JOB = "SELECT 1 FROM pg_prepared_statements WHERE from_sql LIMIT 1"
 NOT_FOR_WRITING = ("default_transaction_read_only", "in_hot_standby")
 """What PostgreSQL tells of a session that takes no writes, from version 14 on."""
 
+
+def _traces_memory() -> bool:
+    return "tracemalloc" in sys.modules and sys.modules["tracemalloc"].is_tracing()
+
+
+def _trace_memory(traces: bool) -> None:
+    import tracemalloc  # which few projects load
+
+    tracemalloc.start() if traces else tracemalloc.stop()
+
+
 OF_INTERPRETER: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (sys.gettrace, sys.settrace),
     (sys.getprofile, sys.setprofile),
@@ -69,10 +83,28 @@ OF_INTERPRETER: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = 
     (sys.get_coroutine_origin_tracking_depth, sys.set_coroutine_origin_tracking_depth),
     (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
     (gc.isenabled, lambda collects: gc.enable() if collects else gc.disable()),
+    (gc.get_debug, gc.set_debug),
+    (_traces_memory, _trace_memory),
+    (socket.getdefaulttimeout, socket.setdefaulttimeout),
 )
-"""What tells and what sets how Python runs code: whom it calls meanwhile, how deep it goes, what it does by the way."""
+"""What tells and what sets how Python runs code: whom it calls meanwhile, how deep it goes, what it does by the way,
+and for how long it waits.
+"""
 
 STANDARD_FILES = (0, 1, 2)
+
+_libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+
+IOPRIO_GET = {"x86_64": 252, "aarch64": 31}.get(platform.machine())
+"""The call that tells the priority of a process' reads and writes. C's library knows it by its number alone."""
+
+IOPRIO_WHO_PROCESS = 1
+
+NAMESPACES = ("mnt", "net")
+"""In which a process sees other files, and another network, than before."""
+
+PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS = 21, 39
+"""From <linux/prctl.h>: whether its calls are filtered, and whether no program that it starts gets more rights."""
 
 UNCOUNTED = (threading._MainThread, threading._DummyThread)  # type: ignore[attr-defined]
 """Threads that Python has not started, so that `_thread` does not count them. It also counts those that a job has
@@ -385,9 +417,21 @@ def _rights() -> tuple[object, ...]:
 
     limits = {kind: resource.getrlimit(kind) for kind in _kinds_of_limits()}
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    standing = os.getpriority(os.PRIO_PROCESS, 0), processors, _first_to_be_killed()
+    standing = os.getpriority(os.PRIO_PROCESS, 0), processors, _first_to_be_killed(), *_of_linux()
     user = os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups(), os.getpgid(0)
     return limits, standing, user, [_identity(number) for number in STANDARD_FILES]
+
+
+def _of_linux() -> Iterator[object]:
+    """What only Linux has, and what a job changes that is to be a small burden, or starts what it does not trust."""
+    if _libc is None:
+        return
+    yield os.sched_getscheduler(0)
+    yield IOPRIO_GET and _libc.syscall(IOPRIO_GET, IOPRIO_WHO_PROCESS, 0)
+    yield from (_libc.prctl(question, 0, 0, 0, 0) for question in (PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS))
+    with suppress(OSError):
+        root = os.stat("/")
+        yield root.st_dev, root.st_ino, [os.readlink(f"/proc/self/ns/{name}") for name in NAMESPACES]
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:

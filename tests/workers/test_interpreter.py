@@ -5,9 +5,11 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import socket
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -53,6 +55,9 @@ LEFT: dict[str, Callable[[], object]] = {
     "rare turns of threads": lambda: sys.setswitchinterval(1),
     "a watch for hangs": lambda: faulthandler.dump_traceback_later(0.5, exit=True),
     "another standard output": redirect_output,
+    "notes of each collection": lambda: gc.set_debug(gc.DEBUG_SAVEALL),
+    "a trace of memory": tracemalloc.start,
+    "little time for answers": lambda: socket.setdefaulttimeout(0.5),
 }
 
 
@@ -74,7 +79,9 @@ def meet(tenant: str, secret: str, seconds: float = 0.0) -> list[Any]:
     thread.start()
     thread.join()
     found = sorted({*seen, *filter(None, [threading.gettrace() and "a tracer of threads"])})
-    return [found, gc.isenabled(), sys.getswitchinterval(), os.readlink("/proc/self/fd/1")]
+    collects = [gc.isenabled(), gc.get_debug(), tracemalloc.is_tracing()]
+    waits = [sys.getswitchinterval(), socket.getdefaulttimeout()]
+    return [found, collects, waits, os.readlink("/proc/self/fd/1")]
 
 
 @pytest.mark.parametrize("what", LEFT)
@@ -82,4 +89,5 @@ def test_another_tenants_job_does_not_meet_what_a_job_has_left(workers: Workers,
     seconds = 1.0 if what == "a watch for hangs" else 0.0
     jobs = [meet.enqueue("acme", "mine"), leave.enqueue("whale", what), meet.enqueue("acme", "mine", seconds)]
     before, _, after = results_under(workers, PREFORK, jobs)
+    assert before[0] == []
     assert after == before
