@@ -28,6 +28,7 @@ from tenant_slots.repair import lost_runs
 from tenant_slots.running import beside, deliveries
 from tenant_slots.running.coroutines import completed_in_context
 from tenant_slots.running.recording import (
+    BRIEFLY,
     NOT_BEGUN,
     Refused,
     StartRefused,
@@ -169,7 +170,8 @@ def _seconds_to_wait(job: TenantJob | None) -> float:
     """
     if job is None:
         return app_settings.RESCHEDULE_DELAY
-    waited: float = (clock.now() - job.enqueued_at).total_seconds()
+    now = persistently(clock.now, pauses=BRIEFLY, about=[job]) or job.enqueued_at
+    waited: float = (now - job.enqueued_at).total_seconds()
     return max(float(app_settings.RESCHEDULE_DELAY), min(waited, LONGEST_DELAY))
 
 

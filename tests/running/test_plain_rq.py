@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import django_rq
+import psycopg
 import pytest
+from django.db import connection
 from django.test import override_settings
 from rq.job import Job, JobStatus
 from rq.results import Result
@@ -13,7 +15,7 @@ from tenant_slots import dispatch, rq_copies, slots, tenants, transitions
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner
 from tenant_slots.repair import lost_runs
-from tenant_slots.running import beside
+from tenant_slots.running import beside, plain_rq
 from tenant_slots.running.run import Run
 from tenant_slots.testing import run_jobs
 from tests import jobs
@@ -32,6 +34,7 @@ from tests.factories import (
     waiting_job,
     work,
 )
+from tests.processes import test_database_url as database_url
 from tests.sleeping import replace_sleep
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -106,6 +109,25 @@ def test_a_busy_tenants_plain_job_defers_itself_without_counting_as_a_retry_or_a
     rq_job.refresh()
     assert not rq_job.number_of_retries
     assert rq_job.results() == []
+    assert TenantJob.objects.get().state == State.WAITING
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no server")
+def test_it_does_so_though_its_session_ends_when_it_is_in_its_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RQ would have it failed, though its function was never called, and so would its row be when its turn comes."""
+    tenant_queue(queue="reports", max_job=0)
+    seconds_to_wait = plain_rq._seconds_to_wait
+
+    def end_session_and_say(job: TenantJob | None) -> float:
+        backend = connection.connection.info.backend_pid
+        with psycopg.connect(database_url(), autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", [backend])
+        return seconds_to_wait(job)
+
+    monkeypatch.setattr(plain_rq, "_seconds_to_wait", end_session_and_say)
+    rq_job = django_rq.get_queue("reports").enqueue(jobs.add, 1, 2, tenant="acme")
+    work()
+    assert rq_job.get_status() == JobStatus.SCHEDULED
     assert TenantJob.objects.get().state == State.WAITING
 
 
