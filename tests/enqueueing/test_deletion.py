@@ -117,6 +117,12 @@ def test_control_a_deletion_by_sql_leaves_the_counter_to_the_sweep() -> None:
     assert not counters_match()
 
 
+def test_one_in_a_state_that_somebody_has_made_up_can_be_deleted() -> None:
+    job = waiting_job(tenant_queue(), state="parked")
+    by_itself(job)
+    assert not TenantJob.objects.exists()
+
+
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
 def test_a_job_that_is_admitted_meanwhile_gives_back_what_it_has_just_got() -> None:
     row = tenant_queue()
