@@ -442,6 +442,21 @@ def test_a_function_whose_path_is_too_long_for_its_column_is_refused_at_import(m
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_function_of_the_program_that_runs_here_is_refused_when_it_is_enqueued(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that somebody defines in a shell or a script: a worker's program is another one."""
+    monkeypatch.setattr(good, "__module__", "__main__")
+    decorated: Any = tenant_job("imports", tenant="tenant")(good)
+    decorated("acme")
+    with pytest.raises(exceptions.ImproperJob, match=r"good: it is in the program that runs here.*; move it"):
+        decorated.enqueue("acme")
+    assert not TenantJob.objects.exists()
+    settings.TENANT_SLOTS = {"IMMEDIATE": True}
+    assert fresh(decorated.enqueue("acme")).state == "finished"
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_queue_whose_name_is_too_long_for_its_column_is_refused(settings: Any) -> None:
     name = "q" * 101
     settings.RQ_QUEUES = {**settings.RQ_QUEUES, name: settings.RQ_QUEUES["imports"]}

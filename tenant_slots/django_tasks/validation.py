@@ -22,6 +22,7 @@ from tenant_slots.tasks.options import (
     require_fitting,
     require_options,
 )
+from tenant_slots.tasks.registry import place_problem
 from tenant_slots.validation import time_problem
 
 OPTIONS: dict[str, Option] = {name: DECORATOR_OPTIONS[name] for name in ("key", "timeout", "retry")}
@@ -80,6 +81,8 @@ def problem_of(task: AnyTask) -> str:
 
 def problem_of_place(task: AnyTask) -> str:
     """Why no worker would find the Task by its path, which is its function's; empty when it would."""
+    if problem := place_problem(task.module_path):
+        return f"{task.module_path} cannot be enqueued: {problem}."
     if task_at(task.module_path) is None:
         return f"{task.module_path} is no Task in its module: give the Task the name of its function there."
     return ""

@@ -15,12 +15,13 @@ from tenant_slots.db.commits import after_commit
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.enqueueing import after, backlog_limit, bulk, debounce, identity, on_busy, overflow, unique
 from tenant_slots.enqueueing.new_job import NewJob, Stored, job_like, job_with
-from tenant_slots.exceptions import InvalidOption
+from tenant_slots.exceptions import ImproperJob, InvalidOption
 from tenant_slots.models import State, TenantJob
 from tenant_slots.tasks import methods
 from tenant_slots.tasks.arguments import require_storable
 from tenant_slots.tasks.context import capture_context
 from tenant_slots.tasks.on_busy import WAIT
+from tenant_slots.tasks.registry import place_problem
 from tenant_slots.tasks.task import Arguments, TenantTask
 
 
@@ -29,7 +30,11 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
 
     Returns:
         The job of every call: of a duplicate, the one that is under way.
+
+    Raises:
+        ImproperJob: no worker can import the function.
     """
+    _require_importable(task)
     with naming_missing_tables():
         after.require_stored(task.path, task.after)
         run_after, later = _times(task)
@@ -57,6 +62,12 @@ def enqueue_many(task: TenantTask[..., Any], calls: Iterable[Arguments]) -> list
         for row, own in _by_tenant_queue(fresh).items():
             after_commit(partial(on_busy.turn_away_new, row, own))
     return jobs
+
+
+def _require_importable(task: TenantTask[..., Any]) -> None:
+    """Raises ImproperJob for a function that no worker can find, so that its jobs would wait for one in vain."""
+    if problem := place_problem(task.path):
+        raise ImproperJob(name=task.function.__qualname__, problem=problem)
 
 
 def _times(task: TenantTask[..., Any]) -> tuple[datetime | None, datetime | None]:

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from tenant_slots.conf import app_settings
 from tenant_slots.exceptions import UnknownJob
 from tenant_slots.models import TenantJob
 from tenant_slots.tasks import attempts
 from tenant_slots.tasks.task import TenantTask
+
+PROGRAM = "__main__"
+"""What Python calls the module of a script, a shell or a notebook."""
 
 registered: dict[str, TenantTask[..., Any]] = {}
 """By dotted path."""
@@ -58,6 +62,13 @@ def resolve(path: str) -> TenantTask[..., Any]:
     if path not in registered:
         raise UnknownJob(task=path)
     return registered[path]
+
+
+def place_problem(path: str) -> str:
+    """Why no worker would find what is at a dotted path; empty where one may. Immediate mode needs none."""
+    if app_settings.IMMEDIATE or not path.startswith(f"{PROGRAM}."):
+        return ""
+    return "it is in the program that runs here, of which a worker runs another one; move it to a module of the project"
 
 
 def import_module_of(path: str) -> None:

@@ -646,6 +646,13 @@ def test_a_task_that_no_worker_would_find_is_refused_when_it_is_enqueued() -> No
     assert not TenantJob.objects.exists()
 
 
+def test_a_task_of_the_program_that_runs_here_is_refused_when_it_is_enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks.add.func, "__module__", "__main__")
+    with pytest.raises(InvalidTask, match=r"__main__\.add cannot be enqueued: it is in the program that runs here"):
+        tasks.add.enqueue("acme", 1)
+    assert not TenantJob.objects.exists()
+
+
 def test_a_row_names_nothing_but_a_task() -> None:
     """A forged one does not have another function called."""
     result = tasks.add.enqueue("acme", 1)
