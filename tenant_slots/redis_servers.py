@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from copy import copy
+from functools import partial
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
@@ -72,14 +73,40 @@ NO_ADDRESS = (ValueError, TypeError, AttributeError, OverflowError)
 """What the socket module makes of a value that redis-py hands to it unseen; UnicodeError is a ValueError."""
 
 
+ALL_IN_USE = "Too many connections"
+"""What a pool says that may make no more of them (redis-py 5.1 to 8.1)."""
+
+SECONDS_BETWEEN_LOOKS = 0.001
+"""Others give theirs back when a command is answered."""
+
+
 class OwnPool(ConnectionPool):
     """One whose server counts as away where a wrong setting shows only when it is connected to."""
 
     def get_connection(self, *args: Any, **options: Any) -> Any:
         try:
-            return super().get_connection(*args, **options)
+            return _as_soon_as_one_is_free(partial(super().get_connection, *args, **options))
         except NO_ADDRESS as error:
             raise ConnectionError(f"{type(error).__name__}: {error}") from error
+
+
+class OwnSentinelPool(SentinelConnectionPool):
+    def get_connection(self, *args: Any, **options: Any) -> Any:
+        return _as_soon_as_one_is_free(partial(super().get_connection, *args, **options))
+
+
+def _as_soon_as_one_is_free(get: Callable[[], T]) -> T:
+    """A connection of a pool that may have no more than threads ask for, by ``max_connections`` of the project or of
+    redis-py, is waited for: no server is away then.
+    """
+    until = time.monotonic() + ANSWER_SECONDS
+    while True:
+        try:
+            return get()
+        except ConnectionError as error:
+            if str(error) != ALL_IN_USE or time.monotonic() > until:
+                raise
+        time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 class OnceMore(Retry):
@@ -251,7 +278,7 @@ def impatient(connection: Redis, seconds: float = ANSWER_SECONDS) -> Redis:
         share = seconds / max(1, len(manager.sentinels))  # redis-py asks one after the other until one knows the master
         manager.sentinels = [impatient(sentinel, share) for sentinel in manager.sentinels]
         options = _bounded(pool, seconds) | {"is_master": pool.is_master, "check_connection": pool.check_connection}
-        own = SentinelConnectionPool(pool.service_name, manager, **options)  # type: ignore[no-untyped-call]
+        own = OwnSentinelPool(pool.service_name, manager, **options)  # type: ignore[no-untyped-call]
         return Redis(connection_pool=own)
     if type(pool) in (ConnectionPool, BlockingConnectionPool, OwnPool):
         return Redis(connection_pool=OwnPool(**_bounded(pool, seconds)))

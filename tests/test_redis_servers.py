@@ -127,6 +127,17 @@ def test_a_connection_that_the_server_has_closed_is_opened_anew_and_is_no_absenc
     assert job.state == State.FAILED
 
 
+def test_who_finds_all_connections_in_use_waits_for_one_and_takes_no_server_for_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A web server may have more threads than the project allows connections."""
+    with django_on_redis(f"{settings.RQ_QUEUES['imports']['URL']}?max_connections=1"):
+        of_another_thread = queue_directory.queue_named("imports").connection.client()
+        replace_sleep(monkeypatch, lambda seconds: of_another_thread.close())
+        assert queue_directory.window_of("imports") == 0
+    assert not redis_servers.absences()
+
+
 def test_a_server_without_memory_is_not_away(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = queue_directory.queue_named("imports").connection
     with pytest.raises(redis.ResponseError), redis_servers.asked(connection):
