@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -624,8 +627,30 @@ def test_whoever_asks_for_a_version_that_is_none_is_answered(client: Client, kin
 PAGE = Path(prometheus.__file__).parents[2] / "docs" / "how-to" / "metrics.md"
 
 
+def block(text: str) -> str:
+    (code,) = [one for one in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S) if text in one]
+    return code
+
+
+def test_the_app_config_of_the_page_is_loaded_before_any_model_and_registers_the_collector(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "apps.py").write_text(block("# shop/apps.py"))
+    (tmp_path / "site_settings.py").write_text(
+        "from tests.settings import *\nINSTALLED_APPS = ['shop.apps.ShopConfig', *INSTALLED_APPS]\n"
+    )
+    code = "import django; django.setup(); import prometheus_client as p; print(p.generate_latest().decode())"
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "site_settings",
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{PAGE.parents[2]}",
+    }
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "\ntenant_slots_database_up " in ran.stdout, ran.stderr
+
+
 def test_the_command_of_the_page_serves_them_until_it_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = [one for one in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S) if "Command" in one]
+    code = block("Command")
     started: Queue[Any] = Queue()
     start = prometheus_client.start_http_server
 
