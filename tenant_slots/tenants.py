@@ -41,7 +41,12 @@ NO_TENANT = ""
 """The tenant of calls without one. Its row starts with the highest limit there is."""
 
 ADMIN_TENANT = "tenant_slots.admin"
-"""The tenant of our own jobs, which carry out what staff have confirmed."""
+"""The tenant of our own jobs, which carry out what staff have confirmed. Whoever could name himself so would keep these
+waiting behind his own, and what staff do to many tenants away from himself.
+"""
+
+OUR_PATHS = "tenant_slots."
+"""How the paths of our own functions begin."""
 
 JOBS_OF_ADMIN = 2
 """How many of them run at once on a queue, unless somebody sets another limit."""
@@ -70,7 +75,10 @@ def checked_tenant(path: str, value: object) -> str:
         about_task = logs.about_named(task=path, tenant=NO_TENANT)
         logger.warning("%s was called without a tenant and is not limited", path, extra=about_task)
         return NO_TENANT
-    return require_tenant(value)
+    tenant = require_tenant(value)
+    if tenant == ADMIN_TENANT and not path.startswith(OUR_PATHS):
+        raise InvalidTenant(value=tenant, problem="it is the one of what staff have confirmed; give another name")
+    return tenant
 
 
 def key_of(call: TaskCall) -> str:

@@ -261,12 +261,15 @@ def test_arguments_are_as_large_as_what_the_database_is_sent() -> None:
         (["acme"], "a str, an int or a UUID"),
         (10**300, "301 characters, at most 255"),
         (-(10**5000), "a str, an int or a UUID"),
+        ("tenant_slots.admin", "of what staff have confirmed"),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_an_invalid_tenant_is_refused(tenant: Any, problem: str) -> None:
     with pytest.raises(exceptions.InvalidTenant, match=problem):
         jobs.add.enqueue(1, 2, tenant=tenant)
+    with pytest.raises(exceptions.InvalidTenant, match=problem), hold_slot(tenant, "imports"):
+        pass
     assert not TenantQueue.objects.exists()
 
 

@@ -142,7 +142,10 @@ def test_a_tenant_without_its_schema_has_its_jobs_fail_and_not_run_in_public(
     assert "the schema 'unmade' of its tenant is not in the database" in job.error
 
 
-def test_what_the_admin_of_public_enqueues_runs_there_and_that_of_a_tenant_in_its_schema() -> None:
+def test_what_the_admin_of_public_enqueues_runs_there_and_that_of_a_tenant_in_its_schema(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tenants, "OUR_PATHS", models.note.tenant_task.path)
     tenants.tenant_queue_of_admin("imports")
     for name in ("public", "acme"):
         with schema_context(name):
