@@ -16,6 +16,7 @@ from typing import Any
 import sentry_sdk
 from rq import get_current_job
 from rq.job import Job
+from rq.timeouts import JobTimeoutException
 from sentry_sdk.scope import add_global_event_processor, global_event_processors
 from sentry_sdk.utils import event_from_exception
 
@@ -47,6 +48,9 @@ IN_META_OF_RQ = "_sentry_trace_headers"
 """Where that integration notes the trace of whoever enqueued a plain RQ job (sentry_sdk 2.12 to 2.75)."""
 
 NO_FAILURES = (TenantBusy, EndedAtOnce)
+
+TIME_OUT = ["rq", "JobTimeoutException"]
+"""How that integration has time-outs of RQ grouped, before the function that RQ calls: which is one for all of ours."""
 
 
 _told: ContextVar[TenantJob | None] = ContextVar("tenant_slots_told_sentry", default=None)
@@ -124,6 +128,24 @@ def _tell_of(known: dict[str, Any], scope: sentry_sdk.Scope) -> None:
         return event
 
     scope.add_event_processor(with_context)
+    sentry_sdk.get_current_scope().add_event_processor(_with_time_outs_by(known.get("task")))  # after that of RQ
+
+
+def _with_time_outs_by(task: Any) -> Any:
+    """They come wherever the function was just then: by their stacks each would be an issue of its own."""
+
+    def grouped(event: Any, hint: Any) -> Any:
+        kind, *_ = hint.get("exc_info") or (None,)
+        if kind is not None and issubclass(kind, JobTimeoutException) and _is_grouped_by_rq(event):
+            event["fingerprint"] = [*TIME_OUT, str(task)]
+        return event
+
+    return grouped
+
+
+def _is_grouped_by_rq(event: Any) -> bool:
+    """Or not yet; but by none that the project has given it."""
+    return list(event.get("fingerprint") or TIME_OUT)[:2] == TIME_OUT
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from rq import Retry
 from rq.job import Job
+from rq.timeouts import JobTimeoutException
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations.rq import RqIntegration
 from sentry_sdk.transport import Transport
@@ -103,6 +104,13 @@ def traced(tenant: str, marks: str) -> None:
 def fails(tenant: str, secret: str = "") -> None:
     sentry_sdk.add_breadcrumb(message="read the feed")
     raise ValueError("no such feed")
+
+
+@tenant_job("imports", tenant="tenant")
+def has_no_more_time(tenant: str, fingerprint: Any = None) -> None:
+    if fingerprint:
+        sentry_sdk.get_current_scope().fingerprint = fingerprint
+    raise JobTimeoutException("its time is over")
 
 
 @tenant_job("imports", tenant="tenant")

@@ -295,6 +295,22 @@ def test_a_failure_is_one_event_with_the_right_stack_and_name(sent: InMemory) ->
     assert run["contexts"]["trace"]["trace_id"] == event["contexts"]["trace"]["trace_id"]
 
 
+def test_the_time_outs_of_a_task_are_one_issue(sent: InMemory) -> None:
+    """sentry_sdk's integration for RQ groups them by the function that RQ calls, which is one for all tasks."""
+    job = jobs.has_no_more_time.enqueue("acme")
+    work()
+    (event,) = sent.of("event")
+    assert event["fingerprint"] == ["rq", "JobTimeoutException", job.task]
+
+
+def test_a_fingerprint_that_a_job_gives_its_time_out_stays() -> None:
+    with sentry_on(InMemory()) as sent, override_settings(TENANT_SLOTS=ONLY_SENTRY):
+        jobs.has_no_more_time.enqueue("acme", fingerprint=["by", "hand"])
+        work()
+    (event,) = sent.of("event")
+    assert event["fingerprint"] == ["by", "hand"]
+
+
 @pytest.mark.parametrize(
     ("task", "errors"), [(jobs.fails_twice, ["ValueError", "KeyError"]), (jobs.fails_unspeakably, ["ValueError"])]
 )
