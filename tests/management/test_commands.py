@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import ProgrammingError
+from django.db import OperationalError, ProgrammingError, connections
 from django.utils import timezone
 
 from tenant_slots import tenants
@@ -51,6 +51,21 @@ def limit(*arguments: str) -> str:
     out = io.StringIO()
     call_command("slots_limit", *arguments, stdout=out)
     return out.getvalue().strip()
+
+
+@committing
+@pytest.mark.parametrize("arguments", [("slots_status",), ("slots_limit", "acme", "imports", "5"), ("slots_sweep",)])
+def test_that_the_database_is_away_is_said_in_a_sentence(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> None:
+        raise OperationalError("connection refused")
+
+    session = connections["default"]
+    session.close()
+    monkeypatch.setattr(type(session), "connect", away)
+    with pytest.raises(CommandError, match="the database cannot be asked: connection refused"):
+        call_command(*arguments)
 
 
 def run_limit(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import InterfaceError, OperationalError
 
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.exceptions import TenantSlotsError
@@ -48,6 +49,8 @@ class Command(BaseCommand):
                 self._set_many(**options) if options["tenant_file"] else self._set_one(**options)
         except (TenantSlotsError, row_limits.NotChanged) as error:
             raise CommandError(printable(str(error))) from error
+        except (OperationalError, InterfaceError) as error:
+            raise CommandError(printable(f"the database cannot be asked: {str(error).strip()}")) from error
         finally:
             self._out.flush()
         self._out.end()

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error
 
 from tenant_slots import stats
 from tenant_slots.db.migrated import naming_missing_tables
@@ -47,6 +48,8 @@ class Command(BaseCommand):
                 raise
         except TenantSlotsError as error:
             raise CommandError(str(error)) from error
+        except Error as error:
+            raise CommandError(f"the database cannot be asked: {error}") from error
 
     def _show(self, *, tenant: str | None, queue: str | None, json: bool, watch: bool, **_: Any) -> None:
         rows = stats.usage(tenant=tenant, queue=queue)

@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error
 
 from tenant_slots.conf import app_settings
 from tenant_slots.management.commands._output import Output
@@ -32,7 +33,10 @@ class Command(BaseCommand):
         self._out, self._errors = Output(self.stdout), Output(self.stderr)
         name = f"slots_sweep {os.getpid()}"
         if not loop:
-            report = run_now(name)
+            try:
+                report = run_now(name)
+            except Error as error:
+                raise CommandError(f"the database cannot be asked: {error}") from error
             self._print(report)
             self._out.end()
             if report.failed:
