@@ -34,7 +34,8 @@ class TenantSlotsBackend(BaseTaskBackend):
     supports_priority = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
-        super().__init__(alias, params)
+        self.improper_queues = configuration.improper_queues(params)
+        super().__init__(alias, {**params, "QUEUES": []} if self.improper_queues else params)
         self.options = self.options or {}  # None is none, as for Django's own backends, which never look at them
         ours.connect()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 from django.core.checks import CheckMessage, Error
@@ -10,6 +10,7 @@ from django.core.checks import CheckMessage, Error
 from tenant_slots.conf import rq_queues
 from tenant_slots.django_tasks.api import BaseTaskBackend
 from tenant_slots.django_tasks.tenant import source_in
+from tenant_slots.validation import shown
 
 OPTIONS = ("TENANT",)
 
@@ -20,7 +21,17 @@ def check(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
     yield from _check_options(backend)
 
 
+def improper_queues(params: Mapping[str, Any]) -> list[Any]:
+    """``QUEUES`` of a backend, if Django cannot tell one from another there: of a text it would take the letters."""
+    given = params.get("QUEUES", [])
+    is_several = isinstance(given, Collection) and not isinstance(given, str | bytes)
+    return [] if is_several and all(isinstance(queue, Hashable) for queue in given) else [given]
+
+
 def _check_queues(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
+    for given in getattr(backend, "improper_queues", ()):
+        text = f'TASKS[{backend.alias!r}]["QUEUES"] is {shown(given)}.'
+        yield Error(text, hint='Give a list, such as ["imports"].', id="tenant_slots.E016")
     known = rq_queues()
     hint = f"Add it to RQ_QUEUES, or use some of: {', '.join(sorted(map(str, known))) or 'none so far'}."
     for queue in sorted(backend.queues - known.keys(), key=str):

@@ -27,6 +27,7 @@ def check_ids(**params: Any) -> list[Any]:
         {},
         {"QUEUES": []},
         {"QUEUES": ["imports", "reports"]},
+        {"QUEUES": {"imports": {}}.keys()},
         {"OPTIONS": None},
         {"OPTIONS": {"TENANT": "tenant_id"}},
         {"OPTIONS": {"TENANT": somebody}},
@@ -40,6 +41,14 @@ def test_what_is_right_passes(params: dict[str, Any]) -> None:
 def test_a_queue_that_rq_lacks_is_named() -> None:
     assert check_ids(QUEUES=["imports", "import"]) == ["tenant_slots.E016"]
     assert check_ids(QUEUES=["imports", "import", 7]) == ["tenant_slots.E016"] * 2
+
+
+@pytest.mark.parametrize("queues", ["imports", b"imports", None, 7, [["imports"]]], ids=repr)
+def test_queues_that_are_no_list_of_names_are_named(queues: Any) -> None:
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": queues}}):
+        (message,) = task_backends["default"].check()
+    assert (message.id, message.hint) == ("tenant_slots.E016", 'Give a list, such as ["imports"].')
+    assert str(message.msg) == f"""TASKS['default']["QUEUES"] is {queues!r}."""
 
 
 @pytest.mark.parametrize(
