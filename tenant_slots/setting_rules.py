@@ -73,7 +73,7 @@ def _share(value: object) -> Problem:
 
 def _rate(value: object) -> Problem:
     if isinstance(value, str) and not rates.is_notation(value):
-        return _importable(value)
+        return _callable(value, "tenant", "queue")
     try:
         for rate in value.values() if isinstance(value, Mapping) else [value]:
             if rate is not None:
@@ -85,7 +85,7 @@ def _rate(value: object) -> Problem:
 
 def _default(value: object, is_right: Callable[[object], bool], right: str) -> Problem:
     if isinstance(value, str):
-        return _importable(value)
+        return _callable(value, "tenant", "queue")
     values = list(value.values()) if isinstance(value, Mapping) else [value]
     return None if all(map(is_right, values)) else f"Give {right}, or the path of a callable."
 
@@ -97,18 +97,33 @@ def _importable(path: str) -> Problem:
         return f"It cannot be imported: {error}."
 
 
+def _callable(path: str, *arguments: str) -> Problem:
+    """Importable, and takes so many arguments: else each call would be an error, and of no job in particular."""
+    if problem := _importable(path):
+        return problem
+    try:
+        signature = inspect.signature(import_string(path))
+    except (TypeError, ValueError):  # as of some that are written in C
+        return None
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        return f"{path}{signature} cannot be called with ({', '.join(arguments)}): {error}."
+    return None
+
+
 def _may_view_job(value: object) -> Problem:
-    return _decision(value, "callable(request, job) -> bool")
+    return _decision(value, "request", "job")
 
 
 def _may_view_health(value: object) -> Problem:
-    return _decision(value, "callable(request) -> bool")
+    return _decision(value, "request")
 
 
-def _decision(value: object, form: str) -> Problem:
+def _decision(value: object, *arguments: str) -> Problem:
     if not isinstance(value, str):
-        return f"Give the dotted path of a {form}."
-    problem = _importable(value) if value else None
+        return f"Give the dotted path of a callable({', '.join(arguments)}) -> bool."
+    problem = _callable(value, *arguments) if value else None
     if value and not problem and inspect.iscoroutinefunction(import_string(value)):
         return f"{value} is async; give a plain function."
     return problem
@@ -151,11 +166,11 @@ def _tenants_with_metrics(value: object) -> Problem:
 
 
 def _capture_context(value: object) -> Problem:
-    return _callables(value, "() -> dict")
+    return _callables(value, "() -> dict", ())
 
 
 def _job_context(value: object) -> Problem:
-    return _callables(value, "(job) that gives a context manager", _no_context_manager)
+    return _callables(value, "(job) that gives a context manager", ("job",), _no_context_manager)
 
 
 def _no_context_manager(path: str, entering: Any) -> Problem:
@@ -169,19 +184,24 @@ def _no_context_manager(path: str, entering: Any) -> Problem:
 
 
 def _callables(
-    value: object, signature: str, also: Callable[[str, object], Problem] = lambda path, found: None
+    value: object,
+    signature: str,
+    arguments: tuple[str, ...],
+    also: Callable[[str, object], Problem] = lambda path, found: None,
 ) -> Problem:
     paths = ([value] if value else []) if isinstance(value, str) else value
     if not isinstance(paths, (list, tuple)) or not all(isinstance(path, str) for path in paths):
         return f"Give the dotted path of a callable {signature}, or a list of such paths."
-    return next(filter(None, (_plain_callable(path, also) for path in paths)), None)
+    return next(filter(None, (_plain_callable(path, arguments, also) for path in paths)), None)
 
 
-def _plain_callable(path: str, also: Callable[[str, object], Problem]) -> Problem:
+def _plain_callable(path: str, arguments: tuple[str, ...], also: Callable[[str, object], Problem]) -> Problem:
     if problem := _importable(path):
         return problem
     found = import_string(path)
-    return f"{path} is async; give a plain function." if inspect.iscoroutinefunction(found) else also(path, found)
+    if inspect.iscoroutinefunction(found):
+        return f"{path} is async; give a plain function."
+    return also(path, found) or _callable(path, *arguments)
 
 
 RULES: dict[str, Callable[[object], Problem]] = {

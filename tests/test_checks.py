@@ -94,6 +94,53 @@ def test_a_wrong_setting_is_reported(configured: Any, expected: str) -> None:
         assert set(ids()) == {expected}
 
 
+def takes_three(one: str, two: str, three: str) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("DEFAULT_MAX_JOB", "(tenant, queue)"),
+        ("DEFAULT_SHARE", "(tenant, queue)"),
+        ("DEFAULT_RATE", "(tenant, queue)"),
+        ("CAPTURE_CONTEXT", "()"),
+        ("JOB_CONTEXT", "(job)"),
+        ("MAY_VIEW_JOB", "(request, job)"),
+        ("MAY_VIEW_HEALTH", "(request)"),
+        ("MAY_VIEW_METRICS", "(request)"),
+    ],
+)
+def test_a_callable_that_cannot_be_called_as_it_will_be_is_named(name: str, given: str) -> None:
+    """Each enqueue, each job or each request would be an error."""
+    path = f"{__name__}.takes_three"
+    with override_settings(TENANT_SLOTS={name: path}):
+        (message,) = run_checks(tags=["tenant_slots"])
+    assert message.id == "tenant_slots.E003"
+    assert str(message.hint).startswith(f"{path}(one: 'str', two: 'str', three: 'str')")
+    assert f" cannot be called with {given}: " in str(message.hint)
+
+
+def may_view_or_not(*asked: Any, **more: Any) -> bool:
+    return False
+
+
+class Opened:
+    """A context manager for any job."""
+
+    def __init__(self, job: Any, *, loud: bool = False) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+def test_one_that_can_be_called_so_is_accepted_whatever_else_it_takes() -> None:
+    own = {"MAY_VIEW_JOB": "may_view_or_not", "MAY_VIEW_HEALTH": "may_view_or_not", "JOB_CONTEXT": "Opened"}
+    right = {name: f"{__name__}.{path}" for name, path in own.items()}
+    with override_settings(TENANT_SLOTS={**right, "CAPTURE_CONTEXT": ["builtins.dict", "tests.contexts.capture"]}):
+        assert ids() == []
+
+
 def test_valid_values_are_accepted() -> None:
     right = {
         "DEFAULT_MAX_JOB": {"imports": 2},
