@@ -15,7 +15,7 @@ from tenant_slots.models import HIGHEST_LIMIT, HIGHEST_SHARE
 from tenant_slots.models.queue_minute import VERSION_LENGTH
 from tenant_slots.named import NOT_IMPORTABLE
 from tenant_slots.tenants import is_limit, is_share
-from tenant_slots.validation import is_flag, is_number, is_positive, is_whole
+from tenant_slots.validation import call_problem, is_flag, is_number, is_positive, is_whole
 
 Problem = str | None
 
@@ -101,15 +101,8 @@ def _callable(path: str, *arguments: str) -> Problem:
     """Importable, and takes so many arguments: else each call would be an error, and of no job in particular."""
     if problem := _importable(path):
         return problem
-    try:
-        signature = inspect.signature(import_string(path))
-    except (TypeError, ValueError):  # as of some that are written in C
-        return None
-    try:
-        signature.bind(*arguments)
-    except TypeError as error:
-        return f"{path}{signature} cannot be called with ({', '.join(arguments)}): {error}."
-    return None
+    problem = call_problem(import_string(path), *arguments)
+    return f"{path}{problem}." if problem else None
 
 
 def _may_view_job(value: object) -> Problem:

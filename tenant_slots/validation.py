@@ -5,7 +5,9 @@ A bool is no number here: ``True`` as a limit is a mistake, although Python coun
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, TypeGuard
@@ -95,6 +97,21 @@ def text_problem(text: str) -> str:
 def storable(text: str) -> str:
     """The text as every database takes it."""
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
+def call_problem(function: Callable[..., object], *arguments: str) -> str:
+    """Why it cannot be called with these arguments; empty where it can, or where nobody knows what it takes, as of some
+    that are written in C.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        return f"{signature} cannot be called with ({', '.join(arguments)}): {error}"
+    return ""
 
 
 def shown(value: object) -> str:

@@ -91,7 +91,8 @@ def test_a_queue_that_is_not_a_name_is_refused_at_import(queue: Any) -> None:
      {"on_busy": "drop"}, {"on_busy": 60}, {"on_busy": asyncio.sleep}, {"throttle": "imports_slow"},
      {"throttle": [("imports_slow", 3)]}, {"unique_for": 600}, {"unique_for": timedelta(0)},
      {"unique_for": timedelta.max}, {"unique_key": "path", "unique_for": timedelta(1)},
-     {"unique_key": str}, {"key": 7}],
+     {"unique_key": str}, {"key": 7}, {"on_busy": lambda job: "wait"}, {"on_success": lambda job: None},
+     {"on_failure": lambda job, error, more: None}],
 )  # fmt: skip
 def test_an_option_with_a_wrong_value_is_refused_at_import(options: Any) -> None:
     with pytest.raises(exceptions.InvalidOption, match=next(iter(options))):

@@ -9,7 +9,7 @@ from asgiref.sync import iscoroutinefunction
 
 from tenant_slots.exceptions import InvalidOption
 from tenant_slots.models import TenantJob, TenantQueue
-from tenant_slots.validation import is_number, is_positive
+from tenant_slots.validation import call_problem, is_number, is_positive
 
 WAIT, DISCARD = "wait", "discard"
 
@@ -50,7 +50,11 @@ OnBusy = Policy | Callable[[TenantJob, TenantQueue], Policy]
 def on_busy_problem(value: object) -> str:
     if iscoroutinefunction(value):
         return "it is async; give a plain function"
-    return "" if is_policy(value) or callable(value) else f'give "{WAIT}", "{DISCARD}", a Reschedule or a callable'
+    if is_policy(value):
+        return ""
+    if callable(value):
+        return call_problem(value, "job", "tenant_queue")
+    return f'give "{WAIT}", "{DISCARD}", a Reschedule or a callable'
 
 
 def is_policy(value: object) -> bool:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
@@ -20,7 +21,15 @@ from tenant_slots.tasks.duplicates import unique_until_problem
 from tenant_slots.tasks.on_busy import on_busy_problem
 from tenant_slots.tasks.task import TenantTask
 from tenant_slots.tasks.throttle import Throttle
-from tenant_slots.validation import HIGHEST_COUNT, is_number, is_whole, text_problem, time_problem, type_problem
+from tenant_slots.validation import (
+    HIGHEST_COUNT,
+    call_problem,
+    is_number,
+    is_whole,
+    text_problem,
+    time_problem,
+    type_problem,
+)
 
 HIGHEST_PRIORITY = 1_000_000
 LONGEST_KEY: int = TenantJob._meta.get_field("key").max_length or 0
@@ -93,10 +102,13 @@ def _retry_for_problem(value: Any) -> str:
     return "" if is_kind else "give a class of exceptions, or a tuple of such"
 
 
-def _callback_problem(value: Any) -> str:
+def _callback_problem(value: Any, what: str) -> str:
+    """What is wrong with it would be in the log alone, once the first job has ended so."""
     if not callable(value):
         return "give a callable"
-    return "it is async; give a plain function" if iscoroutinefunction(value) else ""
+    if iscoroutinefunction(value):
+        return "it is async; give a plain function"
+    return call_problem(value, "job", what)
 
 
 def _throttle_problem(value: Any) -> str:
@@ -159,8 +171,8 @@ DECORATOR_OPTIONS = {
     "key": Option(_key_source_problem),
     "expires": Option(_duration_problem),
     "retry_for": Option(_retry_for_problem),
-    "on_success": Option(_callback_problem),
-    "on_failure": Option(_callback_problem),
+    "on_success": Option(partial(_callback_problem, what="result")),
+    "on_failure": Option(partial(_callback_problem, what="error")),
 }
 
 UNCHANGED: Any = object()
