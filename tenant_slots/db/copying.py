@@ -17,10 +17,20 @@ _NOTHING = object()
 
 def insert(model: type[Model], rows: Sequence[Mapping[str, Any]], using: str) -> None:
     """Store new rows by the names of their attributes, of which all have the same. They come back without keys."""
-    if connections[using].vendor == "postgresql" and len(rows) >= COPY_FROM:
+    if len(rows) >= COPY_FROM and may_copy(model, using):
         copy(model, tuple(rows[0]), (values.values() for values in rows), using)
     else:
         model._base_manager.using(using).bulk_create([model(**values) for values in rows])
+
+
+def may_copy(model: type[Model], using: str) -> bool:
+    """Whether the database takes a COPY: PostgreSQL does, unless policies decide which rows this session may store."""
+    connection = connections[using]
+    if connection.vendor != "postgresql":
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT row_security_active(%s)", [connection.ops.quote_name(model._meta.db_table)])
+        return not cursor.fetchone()[0]
 
 
 def copy(model: type[Model], names: Sequence[str], rows: Iterable[Iterable[Any]], using: str) -> None:

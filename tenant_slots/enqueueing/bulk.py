@@ -126,12 +126,12 @@ def _insert_one(job: TenantJob, before: Sequence[str] = ()) -> None:
 
 
 def _insert_many(jobs: list[TenantJob]) -> None:
-    on_postgresql = connections[app_settings.DATABASE].vendor == "postgresql"
-    if on_postgresql and jobs and jobs[0].unique_key:
+    alias = app_settings.DATABASE
+    if connections[alias].vendor == "postgresql" and jobs and jobs[0].unique_key:
         # Who enqueues the same jobs in another order waits for us at the first one that we share, and not we for them.
         give_keys(jobs)
         jobs = sorted(jobs, key=attrgetter("unique_key"))
-    if on_postgresql and len(jobs) >= COPY_FROM:
+    if len(jobs) >= COPY_FROM and copying.may_copy(TenantJob, alias):
         _copy(jobs)
     else:
         TenantJob.objects.bulk_create(jobs, batch_size=ROWS_PER_INSERT)

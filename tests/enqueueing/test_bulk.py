@@ -13,6 +13,7 @@ from tenant_slots.exceptions import InvalidLimit, UnknownTenantQueue
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests import jobs
 from tests.factories import fresh, in_rq, redis_forgets, tenant_queue, work
+from tests.policies import policy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,6 +44,17 @@ def test_many_jobs_at_once_are_stored_like_single_ones() -> None:
     assert {n: getattr(last, n) for n in names if n not in own} == {n: getattr(job, n) for n in names if n not in own}
     assert last.enqueued_at == stored[-1].enqueued_at >= job.enqueued_at
     stored[-1].refresh_from_db()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no policies")
+def test_many_jobs_are_stored_also_where_policies_decide_about_rows() -> None:
+    """PostgreSQL refuses COPY there."""
+    with policy(TenantJob, "true") as role:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET ROLE {role}")
+        stored = jobs.add.enqueue_many([((n, 1), {"tenant": "acme"}) for n in range(150)])
+        assert [job.args[0] for job in TenantJob.objects.order_by("pk")] == list(range(150))
+        assert [fresh(stored[n]).pk for n in (0, -1)] == [stored[0].pk, stored[-1].pk]
 
 
 def limit_of(tenant: str, queue: str) -> Any:
