@@ -6,7 +6,9 @@ import logging
 from functools import partial
 from typing import Any
 
-from django.db.models.signals import post_delete, pre_delete
+from django.apps import apps
+from django.db.models import Model
+from django.db.models.signals import class_prepared, post_delete, pre_delete
 
 from tenant_slots import logs, signals, transitions
 from tenant_slots.conf import app_settings
@@ -21,15 +23,23 @@ logger = logging.getLogger("tenant_slots")
 
 
 def connect_all() -> None:
-    pre_delete.connect(refuse_to_delete_in_use, sender=TenantQueue)
-    pre_delete.connect(forget_dependencies, sender=TenantQueue)
-    post_delete.connect(forget_place_in_order, sender=TenantQueue)
+    for model in apps.get_models():
+        watch_deletions(model)
+    class_prepared.connect(watch_deletions)
     signals.connect_ours("jobs_enqueued", log_enqueued)
     signals.connect_ours("jobs_admitted", log_admitted)
     signals.connect_ours("job_started", log_started)
     signals.connect_ours("job_ended", log_ended)
     signals.connect_ours("job_put_back", log_put_back)
     signals.connect_ours("limit_changed", log_limit_changed)
+
+
+def watch_deletions(sender: type[Model], **_: Any) -> None:
+    """Of tenant queues, also by way of a proxy of the project: Django tells of that under the proxy's name alone."""
+    if sender._meta.concrete_model is TenantQueue:
+        pre_delete.connect(refuse_to_delete_in_use, sender=sender)
+        pre_delete.connect(forget_dependencies, sender=sender)
+        post_delete.connect(forget_place_in_order, sender=sender)
 
 
 def refuse_to_delete_in_use(*, instance: TenantQueue, origin: object = None, **_: Any) -> None:

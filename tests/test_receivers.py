@@ -18,7 +18,8 @@ from tenant_slots.interruptions import NOT_OF_THE_CODE, SweepTimeout
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import jobs
-from tests.factories import dead_process, fresh, running_job, tenant_queue, work
+from tests.factories import dead_process, fresh, running_job, tenant_queue, waiting_job, work
+from tests.proxies import proxy_of
 from tests.repair.sweeps import sweep_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,6 +33,19 @@ def test_a_row_with_jobs_cannot_be_deleted() -> None:
     with pytest.raises(TenantQueueInUse):
         TenantQueue.objects.all().delete()
     assert TenantJob.objects.count() == 2
+
+
+def test_nor_by_way_of_a_proxy_of_the_project() -> None:
+    """Django tells of its deletion under the proxy's name."""
+    job = waiting_job(tenant_queue())
+    with proxy_of(TenantQueue) as proxy:
+        with pytest.raises(TenantQueueInUse):
+            proxy.objects.get().delete()
+        with pytest.raises(TenantQueueInUse):
+            proxy.objects.all().delete()
+        assert job.cancel()
+        proxy.objects.get().delete()
+    assert not TenantQueue.objects.exists()
 
 
 def test_a_row_whose_jobs_have_ended_can_be_deleted_with_them() -> None:
