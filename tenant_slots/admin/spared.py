@@ -36,6 +36,6 @@ def with_others(visible: QuerySet[Model], pks: list[int]) -> set[int]:
     Args:
         visible: the rows of the model that the viewer may see.
     """
-    tenant = "tenant" if visible.model is TenantQueue else "tenant_queue__tenant"
+    tenant = "tenant" if issubclass(visible.model, TenantQueue) else "tenant_queue__tenant"
     own = set(visible.filter(among(pks), **{tenant: ADMIN_TENANT}).order_by().values_list("pk", flat=True))
     return own if len(own) < len(pks) else set()
