@@ -258,12 +258,14 @@ def _forget_one(old: QuerySet[TenantJob], key: int) -> bool:
 def _forget_outside(old: QuerySet[TenantJob], keys: list[int]) -> set[int]:
     """In a session of its own. Rows that the caller's transaction made or locked are left to the caller.
 
+    Not at a strict level that sessions may have: PostgreSQL would undo the caller, who has read what is changed here.
+
     Returns:
         The others.
     """
     done = set()
     for key in keys:
-        with suppress(OperationalError), transaction.atomic(using=app_settings.DATABASE):
+        with suppress(OperationalError), transactions.seeing_others(app_settings.DATABASE):
             transactions.send(app_settings.DATABASE, [f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_MS}ms'"])
             if _forget_one(old, key):
                 done.add(key)

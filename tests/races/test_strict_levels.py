@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.db.backends.signals import connection_created
 from django.test import Client
 
 from tenant_slots import chains, slots
@@ -77,6 +78,34 @@ def test_a_job_that_stands_for_no_later_ones_any_more_is_no_error_in_a_strict_tr
         second = task.enqueue("acme")
     assert second.pk != first.pk
     assert (fresh(first).unique_key, fresh(second).unique_key) == ("", digest)
+
+
+@pytest.fixture(params=LEVELS)
+def level_of_all_sessions(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As by the option ``isolation_level`` of a database, or the default of a role."""
+
+    def set_level(**_: Any) -> None:
+        execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {request.param}")
+
+    connection_created.connect(set_level)
+    connection.close()
+    yield
+    connection_created.disconnect(set_level)
+    connection.close()
+
+
+@pytest.mark.usefixtures("level_of_all_sessions")
+@pytest.mark.parametrize("task", [jobs.import_once, jobs.index_shop], ids=["unique", "debounced"])
+def test_nor_is_it_one_where_all_sessions_of_the_project_are_strict(task: Any) -> None:
+    """Ours that changed the job beside the caller could be put in no order with him, who has read it."""
+    tenant_queue()
+    first = task.enqueue("acme")
+    age(first, enqueued_at=601)
+    TenantJob.objects.update(state=State.QUEUED)
+    with transaction.atomic():
+        second = task.enqueue("acme")
+    assert second.pk != first.pk
+    assert fresh(first).unique_key == ""
 
 
 @pytest.mark.parametrize("level", LEVELS)
