@@ -261,13 +261,13 @@ def _forget_outside(old: QuerySet[TenantJob], keys: list[int]) -> set[int]:
     Not at a strict level that sessions may have: PostgreSQL would undo the caller, who has read what is changed here.
 
     Returns:
-        The others.
+        The others, and those that were forgotten before: the caller may still see them as they were.
     """
     done = set()
     for key in keys:
         with suppress(OperationalError), transactions.seeing_others(app_settings.DATABASE):
             transactions.send(app_settings.DATABASE, [f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_MS}ms'"])
-            if _forget_one(old, key):
+            if _forget_one(old, key) or TenantJob.objects.filter(pk=key, unique_key="").exists():
                 done.add(key)
     return done
 

@@ -108,6 +108,21 @@ def test_nor_is_it_one_where_all_sessions_of_the_project_are_strict(task: Any) -
     assert fresh(first).unique_key == ""
 
 
+@pytest.mark.parametrize("task", [jobs.import_once, jobs.index_shop], ids=["unique", "debounced"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_nor_is_it_one_for_the_second_call_in_the_same_strict_transaction(level: str, task: Any) -> None:
+    """Which still sees the job as it was, and would change it itself."""
+    tenant_queue()
+    first = task.enqueue("acme")
+    age(first, enqueued_at=601)
+    TenantJob.objects.update(state=State.QUEUED)
+    with transaction.atomic():
+        execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        second = task.enqueue("acme")
+        assert task.enqueue("acme").pk == second.pk
+    assert second.pk != first.pk
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_debounced_job_that_somebody_changes_meanwhile_takes_over_the_call(level: str) -> None:
     first = jobs.index_shop.enqueue("acme", 1)
