@@ -29,7 +29,7 @@ from tests.factories import (
     tenant_queue,
     waiting_job,
 )
-from tests.plans import analyze, explained, explained_sql
+from tests.plans import analyze, empty_files, explained, explained_sql
 from tests.processes import wait_until
 from tests.refusals import any_change_of, refused
 
@@ -275,6 +275,7 @@ def running_next(job: TenantJob, **values: Any) -> Callable[[], Release]:
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plan")
 def test_the_head_of_a_long_backlog_is_found_by_index_in_each_rq_queue() -> None:
     """However many jobs of the same tenant wait before it for another RQ queue's workers."""
+    empty_files()
     row = tenant_queue()
     waiting_job(row, rq_queue="imports_slow", priority=1)
     copy_a_hundred_thousand_times()

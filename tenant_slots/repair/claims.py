@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, OperationalError, transaction
 from django.db.models import Q, QuerySet
 
 from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, ago, in_seconds
 from tenant_slots.db.counting import grown
-from tenant_slots.db.transactions import seeing_others
+from tenant_slots.db.transactions import UNDONE, sqlstate
 from tenant_slots.models import EVERYWHERE, SweepClaim
 from tenant_slots.repair.row_of_all import unless_held
 
@@ -51,9 +51,13 @@ def _by(sweeper: str) -> dict[str, Any]:
 
 
 def _take(name: str, sweeper: str) -> bool:
-    """That another one takes it meanwhile is no error at a strict isolation level either, which would be an outage."""
-    with seeing_others(app_settings.DATABASE):
+    """At a strict isolation level PostgreSQL raises where another one takes it meanwhile, which is no outage."""
+    try:
         return bool(_free(name).update(**_by(sweeper), sweeps=grown("sweeps")))
+    except OperationalError as error:
+        if sqlstate(error) not in UNDONE:
+            raise
+        return False
 
 
 def _create(name: str, sweeper: str) -> bool:

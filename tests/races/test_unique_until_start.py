@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 from django.db import connection, transaction
 
-from tenant_slots import fair_order, slots, transitions
+from tenant_slots import fair_order, held, slots, transitions
 from tenant_slots.enqueueing import unique
 from tenant_slots.fair_order import new_feeder, next_turn
 from tenant_slots.models import State, TenantJob, TenantQueue
@@ -134,7 +134,11 @@ def test_two_callers_are_given_the_same_job_and_do_not_wait_for_each_other(waiti
     assert found == [waiting, waiting]
 
 
-def test_an_open_transaction_costs_the_tenant_its_turn_and_the_commit_gives_it_back(waiting: TenantJob) -> None:
+def test_an_open_transaction_costs_the_tenant_its_turn_and_the_commit_gives_it_back(
+    waiting: TenantJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for moment in ("FIRST_MOMENT", "MOMENT"):
+        monkeypatch.setattr(held, moment, 60)  # after which it would come back by itself
     other = jobs.import_once.enqueue("umbrella")
     with kept_open(partial(jobs.import_latest.enqueue, "acme")):
         transitions.offer(waiting.tenant_queue_id, "imports")
