@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import Enum
+from types import FunctionType
 from typing import Any, TypeGuard
 from uuid import UUID
 
@@ -99,13 +101,24 @@ def storable(text: str) -> str:
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
+@contextmanager
+def _any() -> Iterator[None]:
+    yield
+
+
+OF_CONTEXT_MANAGERS = _any.__code__
+"""What `contextlib.contextmanager` puts around a function, which is given all that this is called with."""
+
+
 def call_problem(function: Callable[..., object], *arguments: str) -> str:
     """Why it cannot be called with these arguments; empty where it can, or where nobody knows what it takes, as of some
-    that are written in C.
+    that are written in C, or where a decorator is between that may add arguments of its own.
     """
+    while isinstance(function, FunctionType) and function.__code__ is OF_CONTEXT_MANAGERS:
+        function = function.__wrapped__  # type: ignore[attr-defined]
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError, NameError):  # the last one from Python 3.14 on, of a type that checkers alone import
         return ""
     try:
         signature.bind(*arguments)

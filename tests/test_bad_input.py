@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from enum import Enum
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import django_rq
 import pytest
@@ -97,6 +99,12 @@ def test_a_queue_that_is_not_a_name_is_refused_at_import(queue: Any) -> None:
 def test_an_option_with_a_wrong_value_is_refused_at_import(options: Any) -> None:
     with pytest.raises(exceptions.InvalidOption, match=next(iter(options))):
         tenant_job("imports", tenant="tenant", **options)(good)
+
+
+def test_a_callback_may_have_more_from_a_decorator_of_its_own() -> None:
+    around = patch("os.getpid")(lambda job, what, getpid: "wait")
+    assert "getpid" in str(inspect.signature(around)), "control"
+    tenant_job("imports", tenant="tenant", on_success=around, on_failure=around, on_busy=around)(good)
 
 
 @pytest.mark.parametrize(

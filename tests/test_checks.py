@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -132,6 +134,40 @@ class Opened:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *error: Any) -> None: ...
+
+
+def with_settings(function: Any) -> Any:
+    """As a project's decorator that gives a function more than its caller does."""
+
+    @functools.wraps(function)
+    def called(*given: Any) -> Any:
+        return function(*given, "settings")
+
+    return called
+
+
+@with_settings
+def may_view_with(request: Any, own: str) -> bool:
+    return False
+
+
+@contextmanager
+@with_settings
+def opened_with(job: Any, own: str) -> Any:
+    yield
+
+
+@contextmanager
+def opened_for_nobody() -> Any:
+    yield
+
+
+def test_what_a_decorator_adds_is_not_asked_of_who_calls() -> None:
+    right = {"MAY_VIEW_HEALTH": f"{__name__}.may_view_with", "JOB_CONTEXT": f"{__name__}.opened_with"}
+    with override_settings(TENANT_SLOTS=right):
+        assert ids() == []
+    with override_settings(TENANT_SLOTS={"JOB_CONTEXT": f"{__name__}.opened_for_nobody"}):
+        assert ids() == ["tenant_slots.E003"]
 
 
 def test_one_that_can_be_called_so_is_accepted_whatever_else_it_takes() -> None:
