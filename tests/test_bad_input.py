@@ -468,6 +468,29 @@ def test_a_function_of_the_program_that_runs_here_is_refused_when_it_is_enqueued
     assert fresh(decorated.enqueue("acme")).state == "finished"
 
 
+IN_SHELL = """
+from tenant_slots import tenant_job
+
+@tenant_job("imports", tenant="tenant")
+def told(tenant): ...
+
+told.enqueue("acme")
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("shell", [lambda: call_command("shell", command=IN_SHELL, verbosity=0), lambda: interact()])
+def test_a_function_of_the_shell_of_django_is_refused_when_it_is_enqueued(shell: Callable[[], object]) -> None:
+    with pytest.raises(exceptions.ImproperJob, match="told: it is in the program that runs here"):
+        shell()
+    assert not TenantJob.objects.exists()
+
+
+def interact() -> None:
+    """As the plain shell does with each input: its variables have no name of a module."""
+    exec(IN_SHELL, {})  # noqa: S102
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_queue_whose_name_is_too_long_for_its_column_is_refused(settings: Any) -> None:
     name = "q" * 101

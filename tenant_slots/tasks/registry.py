@@ -12,8 +12,10 @@ from tenant_slots.models import TenantJob
 from tenant_slots.tasks import attempts
 from tenant_slots.tasks.task import TenantTask
 
-PROGRAM = "__main__"
-"""What Python calls the module of a script, a shell or a notebook."""
+PROGRAMS = ("__main__", "None", "django.core.management.commands.shell")
+"""Where Python says that the functions of a script, a shell or a notebook are. Django's plain shell has no module, but
+where it is given what to run.
+"""
 
 registered: dict[str, TenantTask[..., Any]] = {}
 """By dotted path."""
@@ -66,7 +68,7 @@ def resolve(path: str) -> TenantTask[..., Any]:
 
 def place_problem(path: str) -> str:
     """Why no worker would find what is at a dotted path; empty where one may. Immediate mode needs none."""
-    if app_settings.IMMEDIATE or not path.startswith(f"{PROGRAM}."):
+    if app_settings.IMMEDIATE or not path.startswith(tuple(f"{name}." for name in PROGRAMS)):
         return ""
     return "it is in the program that runs here, of which a worker runs another one; move it to a module of the project"
 
