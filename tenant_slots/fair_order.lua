@@ -156,6 +156,7 @@ function times_of(queue)
       t.given = given_in(raw)
     else
       t.virtual = virtual_of_order(queue)
+      t.behind = 1 -- as far as one knows
     end
     read_times[queue] = t
   end

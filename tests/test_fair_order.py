@@ -1146,6 +1146,18 @@ def test_who_stands_in_the_order_has_its_turns_whatever_else_is_forgotten(forget
     assert (had[A], had[B], had[C]) == (pytest.approx(10, abs=2),) * 3
 
 
+@pytest.mark.parametrize("in_lane", [True, False])
+@pytest.mark.parametrize("forget", [everything, the_queue])
+def test_who_stands_behind_all_others_comes_forward_whatever_else_is_forgotten(
+    forget: Callable[[], None], in_lane: bool
+) -> None:
+    """Those who had to give way while no worker listened."""
+    offer(A, B)
+    fair_order.pass_over(QUEUE, [B], in_lane=in_lane)
+    forget()
+    assert B in served(3)
+
+
 def is_known(tenant: int) -> bool:
     return redis().hexists(KNOWN, tenant) or tenant in order() or tenant in order(LANE)
 
