@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -121,6 +122,32 @@ def test_one_in_a_state_that_somebody_has_made_up_can_be_deleted() -> None:
     job = waiting_job(tenant_queue(), state="parked")
     by_itself(job)
     assert not TenantJob.objects.exists()
+
+
+def test_one_whose_tenant_queue_somebody_has_taken_away_can_be_deleted() -> None:
+    """As by the shell of SQLite, which keeps to no foreign key, or from a backup that was restored in part."""
+    job = waiting_job(tenant_queue())
+    with without_foreign_keys() as cursor:
+        cursor.execute("DELETE FROM tenant_slots_tenantqueue")
+    deletion = meanwhile(partial(by_itself, job), errors := [])
+    deletion.join(20)
+    with without_foreign_keys() as cursor:  # which ends a deletion that looks again and again
+        cursor.execute("DELETE FROM tenant_slots_tenantjob")
+        assert cursor.rowcount == 0
+    assert errors == []
+
+
+@contextmanager
+def without_foreign_keys() -> Iterator[Any]:
+    off, on = (
+        ("SET session_replication_role = replica", "SET session_replication_role = DEFAULT")
+        if connection.vendor == "postgresql"
+        else ("PRAGMA foreign_keys = OFF", "PRAGMA foreign_keys = ON")
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(off)
+        yield cursor
+        cursor.execute(on)
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
