@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import _tracemalloc
 import asyncio
 import ctypes
 import decimal
@@ -62,14 +63,17 @@ NOT_FOR_WRITING = ("default_transaction_read_only", "in_hot_standby")
 """What PostgreSQL tells of a session that takes no writes, from version 14 on."""
 
 
-def _traces_memory() -> bool:
-    return "tracemalloc" in sys.modules and sys.modules["tracemalloc"].is_tracing()
+def _traces_memory() -> int:
+    """Frames that are noted of each allocation; 0: none is noted. PYTHONTRACEMALLOC has them noted before anybody has
+    loaded `tracemalloc`.
+    """
+    return _tracemalloc.is_tracing() and _tracemalloc.get_traceback_limit()
 
 
-def _trace_memory(traces: bool) -> None:
-    import tracemalloc  # which few projects load
-
-    tracemalloc.start() if traces else tracemalloc.stop()
+def _trace_memory(frames: int) -> None:
+    _tracemalloc.stop()
+    if frames:
+        _tracemalloc.start(frames)
 
 
 OF_INTERPRETER: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (

@@ -6,8 +6,10 @@ import _thread
 import errno
 import json
 import os
+import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -410,3 +412,18 @@ def test_control_one_that_ends_its_process_before_it_is_called_has(
     TenantPreforkWorker([queue], connection=queue.connection).work(burst=True, logging_level="CRITICAL")
     assert history.started() == []
     assert TenantJob.objects.get(pk=row.pk).state == State.FAILED
+
+
+def test_a_trace_of_memory_that_went_on_before_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By PYTHONTRACEMALLOC it does before anybody has loaded `tracemalloc`, as the first job that looks at it does."""
+    tracemalloc.start(3)
+    try:
+        with monkeypatch.context() as unloaded:
+            unloaded.delitem(sys.modules, "tracemalloc")
+            baseline = Baseline()
+        tracemalloc.stop()
+        tracemalloc.start(5)
+        baseline._restore_interpreter()
+        assert (tracemalloc.is_tracing(), tracemalloc.get_traceback_limit()) == (True, 3)
+    finally:
+        tracemalloc.stop()
