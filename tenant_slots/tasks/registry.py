@@ -12,9 +12,9 @@ from tenant_slots.models import TenantJob
 from tenant_slots.tasks import attempts
 from tenant_slots.tasks.task import TenantTask
 
-PROGRAMS = ("__main__", "None", "django.core.management.commands.shell")
-"""Where Python says that the functions of a script, a shell or a notebook are. Django's plain shell has no module, but
-where it is given what to run.
+OF_PROGRAMS = ("__main__.", "None.", "django.core.management.commands.shell.")
+"""How the paths of functions begin that a script, a shell or a notebook has defined. Django's plain shell has no
+module, unless it is given what to run.
 """
 
 registered: dict[str, TenantTask[..., Any]] = {}
@@ -68,7 +68,7 @@ def resolve(path: str) -> TenantTask[..., Any]:
 
 def place_problem(path: str) -> str:
     """Why no worker would find what is at a dotted path; empty where one may. Immediate mode needs none."""
-    if app_settings.IMMEDIATE or not path.startswith(tuple(f"{name}." for name in PROGRAMS)):
+    if not path.startswith(OF_PROGRAMS) or app_settings.IMMEDIATE:
         return ""
     return "it is in the program that runs here, of which a worker runs another one; move it to a module of the project"
 
