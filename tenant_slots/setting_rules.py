@@ -98,9 +98,11 @@ def _importable(path: str) -> Problem:
 
 
 def _callable(path: str, *arguments: str) -> Problem:
-    """Importable, and takes so many arguments: else each call would be an error, and of no job in particular."""
-    if problem := _importable(path):
-        return problem
+    return _importable(path) or _called_with(path, *arguments)
+
+
+def _called_with(path: str, *arguments: str) -> Problem:
+    """What takes others would be an error with each call, and of no job in particular."""
     problem = call_problem(import_string(path), *arguments)
     return f"{path}{problem}." if problem else None
 
@@ -194,7 +196,7 @@ def _plain_callable(path: str, arguments: tuple[str, ...], also: Callable[[str, 
     found = import_string(path)
     if inspect.iscoroutinefunction(found):
         return f"{path} is async; give a plain function."
-    return also(path, found) or _callable(path, *arguments)
+    return also(path, found) or _called_with(path, *arguments)
 
 
 RULES: dict[str, Callable[[object], Problem]] = {
