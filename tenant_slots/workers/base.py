@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -15,25 +14,21 @@ from typing import Any
 from django.db import InterfaceError, OperationalError, connections
 from django.utils.module_loading import import_string
 from redis import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
-from redis.sentinel import MasterNotFoundError
-from rq import worker_registration
 from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.queue import Queue
 from rq.suspension import is_suspended
-from rq.utils import now as utc_now
-from rq.worker import BaseWorker, WorkerStatus
+from rq.worker import WorkerStatus
 
 import tenant_slots
-from tenant_slots import dispatch, fleet, logs, queue_directory
+from tenant_slots import dispatch, logs, queue_directory
 from tenant_slots.conf import app_settings
 from tenant_slots.db import session_settings
 from tenant_slots.db.sessions import settings_of_project
 from tenant_slots.owners import Owner, this_process
-from tenant_slots.redis_servers import NO_MASTER, asked, forget_absences, impatient, telling_no_password
+from tenant_slots.redis_servers import forget_absences, impatient, telling_no_password
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
@@ -42,6 +37,7 @@ from tenant_slots.workers import kept, weights
 from tenant_slots.workers.heartbeats import Heartbeats, Token
 from tenant_slots.workers.inheritance import keep_own_from_children
 from tenant_slots.workers.kept import Ending, KeptEndings
+from tenant_slots.workers.scheduler import SchedulingWorker
 
 logger = logging.getLogger("tenant_slots")
 
@@ -49,12 +45,10 @@ SECONDS_AFTER_REFUSAL = 1
 """How long a worker waits before it asks a Redis again that takes no writes."""
 
 SECONDS_TO_PART = 10
-"""How long a worker that is asked to stop tries to record the ends that it keeps, and then waits for RQ's scheduler; a
-service manager waits longer.
-"""
+"""How long a worker that is asked to stop tries to record the ends that it keeps; a service manager waits longer."""
 
 
-class SweepingWorker(BaseWorker):
+class SweepingWorker(SchedulingWorker):
     """Sweeps between jobs and while it waits for one, sends heartbeats, keeps ends that could not be recorded."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -70,14 +64,11 @@ class SweepingWorker(BaseWorker):
             self.look_at_clock,
             self.is_executing,
         )
-        self._busy_with_bookkeeping = self._has_said_that_it_leaves = False
+        self._busy_with_bookkeeping = False
         self.is_suspended = False
         """As far as is known. It takes no job then before it has asked again."""
-        self._has_parted = False
         self._failure: BaseException | None = None
-        self._next_heartbeat = self._next_suspension_check = self._next_look_at_scheduler = 0.0
-        self._keeps_scheduler = False
-        """Whether RQ's scheduler is to run beside this worker."""
+        self._next_suspension_check = 0.0
 
     def work(self, *args: Any, **kwargs: Any) -> bool:
         """As RQ's, which returns as if nothing were wrong when an error ends the loop: this exits with code 1 then."""
@@ -107,13 +98,6 @@ class SweepingWorker(BaseWorker):
                 forget_absences()  # it may be back, and nobody tells it later
                 super().teardown()  # type: ignore[no-untyped-call]
                 self.heartbeats.stop()
-
-    def register_death(self) -> None:
-        """A Redis that is away, or takes no writes, forgets the worker's record by itself."""
-        self._unless_redis_is_away(super().register_death)
-
-    def unsubscribe(self) -> None:
-        self._unless_redis_is_away(super().unsubscribe)
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
         """RQ listens to signals only after it: one that is killed in between leaves its record, as if it had died."""
@@ -226,48 +210,6 @@ class SweepingWorker(BaseWorker):
             if self._stop_requested:
                 raise StopRequested
 
-    def _start_scheduler(self, burst: bool = False, *args: Any, **kwargs: Any) -> None:
-        super()._start_scheduler(burst, *args, **kwargs)
-        self._keeps_scheduler = not burst
-        self._next_look_at_scheduler = time.monotonic() + app_settings.SWEEP_INTERVAL
-
-    def see_to_scheduler(self) -> None:
-        """Its process ends where Redis takes no writes for a moment, and RQ looks for that every ten minutes (2.12).
-
-        So it does where the process of another worker, which is gone, had the lock when this one began. Meanwhile no
-        plain RQ job that is put off, or scheduled, would come back.
-        """
-        is_due = time.monotonic() >= self._next_look_at_scheduler
-        if self._keeps_scheduler and is_due and not self._stop_requested:
-            self._next_look_at_scheduler = time.monotonic() + app_settings.SWEEP_INTERVAL
-            self._unless_redis_is_away(self._start_scheduler_again)
-
-    def _start_scheduler_again(self) -> None:
-        scheduler: Any = self.scheduler  # whose types know of no process
-        if scheduler is None or (scheduler._process is not None and scheduler._process.is_alive()):
-            return
-        scheduler._connection = self.impatient  # RQ's own would wait for minutes; its process makes another one
-        try:
-            scheduler.acquire_locks(auto_start=True)
-        except OSError as error:
-            logger.warning("there is no room for a process of RQ's scheduler: %s", error)
-
-    def stop_scheduler(self) -> None:
-        """RQ waits until it has ended, in a handler of signals too: where Redis does not answer that takes minutes, and
-        the end of a job would wait as long. So it is asked to end, and waited for when this worker ends, but not long.
-        """
-        scheduler: Any = self.scheduler
-        process = scheduler and scheduler._process
-        if not (process and process.is_alive()):  # its number may be another one's by now
-            return
-        with suppress(OSError):
-            os.kill(process.pid, signal.SIGTERM)
-        if self._has_parted:
-            process.join(SECONDS_TO_PART)
-            if process.is_alive():
-                process.kill()
-                process.join()
-
     def sweep(self) -> None:
         """Sweep if it is time, and nobody else does."""
         self.sweeper.sweep_if_due()
@@ -275,53 +217,6 @@ class SweepingWorker(BaseWorker):
     def look_for_lost(self) -> None:
         """What Redis has forgotten, though another process may have just swept."""
         self.sweeper.look_for_lost()
-
-    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """RQ sends three heartbeats around every job for a record that lives for a minute; once a second is enough."""
-        now = time.monotonic()
-        if timeout is not None or pipeline is not None:
-            super().heartbeat(timeout, pipeline)
-        elif now >= self._next_heartbeat:
-            self._next_heartbeat = now + 1
-            self._unless_redis_is_away(super().heartbeat)
-
-    def serialize(self) -> dict[str, Any]:
-        return {**super().serialize(), fleet.CLASS: f"{type(self).__module__}.{type(self).__qualname__}"}
-
-    def say_that_it_leaves(self) -> None:
-        """A stop was requested during a job. RQ says so itself, but only of a worker that it thinks busy (RQ 2.12)."""
-        if self._stop_requested and not self._has_said_that_it_leaves:
-            self._has_said_that_it_leaves = True
-            self._shutdown_requested_date = self._shutdown_requested_date or utc_now()
-            self.set_shutdown_requested_date()
-
-    def set_shutdown_requested_date(self) -> None:
-        """Tells Redis. RQ calls this in a handler of signals, in the midst of a job perhaps, which is not to fail."""
-        self._unless_redis_is_away(super().set_shutdown_requested_date)
-
-    def register_again_if_forgotten(self) -> None:
-        """After a FLUSHALL RQ's heartbeats bring back a record at most, which nobody finds (RQ 2.12).
-
-        And after an outage that is longer than the record's time one of which nobody knows whose it is.
-        """
-        with self.impatient.pipeline() as pipeline:
-            pipeline.sismember(worker_registration.REDIS_WORKER_KEYS, self.key)
-            pipeline.hexists(self.key, "birth")
-            if all(pipeline.execute()):
-                return
-        record: Any = {**self.serialize(), "state": self.get_state()}
-        with self.impatient.pipeline() as pipeline:
-            pipeline.hset(self.key, mapping=record)
-            worker_registration.register(self, pipeline)
-            super().heartbeat(None, pipeline)
-            pipeline.execute()
-
-    def set_state(self, state: str, pipeline: Any = None) -> None:
-        """RQ says twice after every job that the worker is idle."""
-        if pipeline is not None:
-            super().set_state(state, pipeline)
-        elif state != self.get_state():
-            self._unless_redis_is_away(super().set_state, state)
 
     def check_for_suspension(self, burst: bool) -> None:
         """RQ asks before every job whether ``rq suspend`` was called; once a second is enough.
@@ -371,42 +266,6 @@ class SweepingWorker(BaseWorker):
     @property
     def is_suspension_check_due(self) -> bool:
         return self.is_suspended or time.monotonic() >= self._next_suspension_check
-
-    def _pubsub_exception_handler(self, exc: Exception, *args: Any) -> None:
-        """RQ logs the error that its thread has met, which waits for commands to this worker (RQ 2.12).
-
-        It goes on after a lost connection, and ends for whatever else Redis has met: nobody would hear commands then.
-        """
-        told: Exception = exc
-        if isinstance(exc, MasterNotFoundError):
-            told = MasterNotFoundError(NO_MASTER)
-        elif isinstance(exc, RedisError):
-            told = RedisConnectionError(str(exc))
-        super()._pubsub_exception_handler(told, *args)
-
-    def _unless_redis_is_away(self, action: Callable[..., object], *args: Any) -> None:
-        """What is said again soon. RQ waits for Redis where it asks for a job, and quits when this raises.
-
-        The connection to wait for a job on would wait for minutes, and the end of a job with it.
-        """
-        patient, self.connection = self.connection, self.impatient
-        try:
-            self._if_redis_answers(action, *args)
-        finally:
-            self.connection = patient
-
-    def _if_redis_answers(self, action: Callable[..., object], *args: Any) -> None:
-        """For any thread: what it says again soon, on a connection that nobody waits for."""
-        try:
-            with asked(self.impatient):
-                action(*args)
-        except RedisError as error:
-            logger.warning("Redis is out of reach: %s", error)
-
-    @cached_property
-    def impatient(self) -> Redis:
-        """A connection that nobody waits for."""
-        return impatient(self.connection)
 
     def _shutdown(self) -> None:
         """RQ raises StopRequested wherever a worker is that it does not think busy (RQ 2.12).
