@@ -1,4 +1,4 @@
-"""Output of a command whose work is to be done whether or not anybody reads about it."""
+"""Output of a command whose work is to be done whether or not anybody reads about it; and what several of them say."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 from django.core.management.base import CommandError, OutputWrapper
+from django.db import Error
+
+
+def cannot_be_asked(error: Error) -> str:
+    """Of the database: it is away, or has not the tables, or not the rights to read them."""
+    return f"the database cannot be asked: {str(error).strip()}"
 
 
 class Output:

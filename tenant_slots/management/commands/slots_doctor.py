@@ -11,7 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
-from tenant_slots.management.commands._output import Output
+from tenant_slots.management.commands._output import Output, cannot_be_asked
 from tenant_slots.management.commands._table import printable
 from tenant_slots.repair import doctor, liveness, sweeper
 from tenant_slots.repair.finding import Finding
@@ -44,8 +44,8 @@ class Command(BaseCommand):
             if fix and findings:
                 sweeper.run_now(f"slots_doctor {os.getpid()}")
                 left = doctor.findings(*check)
-        except Error as error:  # away, or without the tables or the rights to read them
-            Output(self.stderr).write(f"the database cannot be asked: {error}")
+        except Error as error:
+            Output(self.stderr).write(cannot_be_asked(error))
             sys.exit(2)
         self._out = Output(self.stdout)
         self._print_json(findings, left) if as_json else self._print(findings, left)

@@ -12,7 +12,7 @@ from django.db import InterfaceError, OperationalError
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.exceptions import TenantSlotsError
 from tenant_slots.management import limit_file, row_limits
-from tenant_slots.management.commands._output import Output
+from tenant_slots.management.commands._output import Output, cannot_be_asked
 from tenant_slots.management.commands._table import printable
 from tenant_slots.management.limit_file import Changed, Difference, Line, Problem
 
@@ -50,7 +50,7 @@ class Command(BaseCommand):
         except (TenantSlotsError, row_limits.NotChanged) as error:
             raise CommandError(printable(str(error))) from error
         except (OperationalError, InterfaceError) as error:
-            raise CommandError(printable(f"the database cannot be asked: {str(error).strip()}")) from error
+            raise CommandError(printable(cannot_be_asked(error))) from error
         finally:
             self._out.flush()
         self._out.end()

@@ -15,7 +15,7 @@ from django.db import Error
 from tenant_slots import stats
 from tenant_slots.db.migrated import naming_missing_tables
 from tenant_slots.exceptions import TenantSlotsError
-from tenant_slots.management.commands._output import Output
+from tenant_slots.management.commands._output import Output, cannot_be_asked
 from tenant_slots.management.commands._table import table
 
 HEAD = ("TENANT", "QUEUE", "IN USE", "RUNNING", "QUEUED", "WAITING", "SCHEDULED", "OLDEST WAIT", "SHARE", "PAUSED")
@@ -49,7 +49,7 @@ class Command(BaseCommand):
         except TenantSlotsError as error:
             raise CommandError(str(error)) from error
         except Error as error:
-            raise CommandError(f"the database cannot be asked: {error}") from error
+            raise CommandError(cannot_be_asked(error)) from error
 
     def _show(self, *, tenant: str | None, queue: str | None, json: bool, watch: bool, **_: Any) -> None:
         rows = stats.usage(tenant=tenant, queue=queue)

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
 from tenant_slots.conf import app_settings
-from tenant_slots.management.commands._output import Output
+from tenant_slots.management.commands._output import Output, cannot_be_asked
 from tenant_slots.management.commands._table import printable
 from tenant_slots.repair.report import Report
 from tenant_slots.repair.sweeper import Sweeper, run_now
@@ -36,7 +36,7 @@ class Command(BaseCommand):
             try:
                 report = run_now(name)
             except Error as error:
-                raise CommandError(f"the database cannot be asked: {error}") from error
+                raise CommandError(cannot_be_asked(error)) from error
             self._print(report)
             self._out.end()
             if report.failed:
