@@ -11,5 +11,5 @@ def class_of(job: TenantJob) -> str:
 
     Never read from the text, as any other text could stand there.
     """
-    raised = [run["error"] for run in attempts.ended_runs(job) if run["error"] not in attempts.NOT_RAISED]
-    return raised[-1].removeprefix("builtins.") if raised else ""
+    raised = [run for run in attempts.ended_runs(job) if run["error"] not in attempts.NOT_RAISED]
+    return attempts.class_raised(raised[-1]) if raised else ""

@@ -75,7 +75,7 @@ def _end_in_words(run: dict[str, Any]) -> str:
         return gettext("attempt %(attempt)d: its run was lost") % run
     if run["error"] == attempts.CANCELED:
         return str(State.CANCELED.label)
-    name = run["error"].removeprefix("builtins.") or NOTHING
+    name = attempts.class_raised(run) or NOTHING
     return gettext("attempt %(attempt)d: raised %(error)s") % {**run, "error": name}
 
 

@@ -55,8 +55,14 @@ def raised(job: TenantJob) -> str:
     """
     for run in (vars(job).get("runs") or [])[-1:]:
         if run["attempt"] == job.attempt and run["error"] not in NOT_RAISED:
-            return run["error"].removeprefix("builtins.") or "an error"
+            return class_raised(run) or "an error"
     return ""
+
+
+def class_raised(run: dict[str, Any]) -> str:
+    """By a run that has raised, as a traceback names it; empty where its name cannot be read."""
+    path: str = run["error"]
+    return path.removeprefix("builtins.")
 
 
 def forgotten_runs(job: TenantJob) -> int:
