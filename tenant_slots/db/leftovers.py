@@ -1,6 +1,6 @@
 """What code of the project leaves in a database session that is used after it, as Django and the driver know it.
 
-Nothing of this asks the server. What the server keeps of a session is put back elsewhere: see ``workers/baseline.py``.
+Nothing of this asks the server. What the server keeps of a session is put back elsewhere: see ``workers/sessions.py``.
 """
 
 from __future__ import annotations

@@ -5,15 +5,12 @@ from __future__ import annotations
 import _thread
 import _tracemalloc
 import asyncio
-import ctypes
 import decimal
 import faulthandler
-import functools
 import gc
 import locale
 import logging
 import os
-import platform
 import random
 import signal
 import socket
@@ -21,28 +18,20 @@ import sys
 import threading
 import time
 from _signal import getsignal, sigpending  # type: ignore[import-not-found]  # see `_restore_signals`
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from asgiref.sync import SyncToAsync
-from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
-from rq.timeouts import BaseTimeoutException
 
 from tenant_slots import logs
-from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db import leftovers
-from tenant_slots.db.compiled import takes_one_at_a_time
-from tenant_slots.db.sessions import close_if_ended, end, renew, threads_of_pools
-from tenant_slots.db.transactions import has_begun
-from tenant_slots.memory_file import identity
+from tenant_slots.db.sessions import threads_of_pools
 from tenant_slots.models import TenantJob
+from tenant_slots.workers.rights import rights
+from tenant_slots.workers.sessions import end_thread_of_coroutines, restore_sessions
 
 logger = logging.getLogger("tenant_slots")
 
@@ -50,17 +39,6 @@ SENDING_IN_BACKGROUND = ("opentelemetry", "sentry_sdk", "tenant_slots.parting")
 """Whose threads are no job's. A work-horse for each job would be the price of telling these packages of jobs."""
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-
-RESET = (
-    "RESET ALL; RESET SESSION AUTHORIZATION; UNLISTEN *; CLOSE ALL; SELECT pg_advisory_unlock_all(); DISCARD TEMP; "
-    "DISCARD SEQUENCES"
-)
-"""All that ``DISCARD ALL`` does, but for what is prepared, which the driver has done."""
-
-PREPARED_BY_JOB = "SELECT 1 FROM pg_prepared_statements WHERE from_sql LIMIT 1"
-
-NOT_FOR_WRITING = ("default_transaction_read_only", "in_hot_standby")
-"""What PostgreSQL tells of a session that takes no writes, from version 14 on."""
 
 
 def _traces_memory() -> int:
@@ -95,21 +73,6 @@ OF_INTERPRETER: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = 
 and for how long it waits.
 """
 
-STANDARD_FILES = (0, 1, 2)
-
-_libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
-
-IOPRIO_GET = {"x86_64": 252, "aarch64": 31}.get(platform.machine())
-"""The call that tells the priority of a process' reads and writes. C's library knows it by its number alone."""
-
-IOPRIO_WHO_PROCESS = 1
-
-NAMESPACES = ("mnt", "net")
-"""In which a process sees other files, and another network, than before."""
-
-PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS = 21, 39
-"""From <linux/prctl.h>: whether its calls are filtered, and whether no program that it starts gets more rights."""
-
 UNCOUNTED = (threading._MainThread, threading._DummyThread)  # type: ignore[attr-defined]
 """Threads that Python has not started, so that `_thread` does not count them. It also counts those that a job has
 started without `threading`, which does not know them."""
@@ -117,20 +80,13 @@ started without `threading`, which does not know them."""
 SECONDS_TO_BEGIN = 0.01
 """In which a thread that was just made comes to run."""
 
-SECONDS_TO_CLOSE = 0.2
-"""How long a thread may take to close its sessions, which takes it a millisecond."""
-
-
-class SessionTimeout(BaseTimeoutException):
-    """The database did not answer in time; its session may be dead without knowing it."""
-
 
 class Baseline:
     """A process as it was before its first job: whatever a job changes of this the next one does not see."""
 
     def __init__(self) -> None:
         self._threads, self._uncounted = _threads(), _uncounted()
-        self._rights = _rights()
+        self._rights = rights()
         self._signals = {number: getsignal(number) for number in _settable_signals()}
         self._signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
         self._policy = asyncio.get_event_loop_policy()
@@ -151,7 +107,7 @@ class Baseline:
         """Not where a job has left a thread, which cannot be ended, or memory, of which the system gets little back.
 
         Nor where jobs have left half of all files open that there may be, or given up what a process seldom gets back:
-        see `_rights`.
+        see `rights`.
 
         Args:
             job: the one that has run, if that was one of ours, for the log.
@@ -161,7 +117,7 @@ class Baseline:
             end_thread_of_coroutines()
         limit = app_settings.HORSE_MAX_RSS
         is_small = (limit is None or resident_bytes() <= limit) and self._has_files_left()
-        has_its_place = _rights() == self._rights and self._finds_its_way_back()
+        has_its_place = rights() == self._rights and self._finds_its_way_back()
         return is_small and has_its_place and not self._has_another_thread(job)
 
     def _wait_for_new_threads(self) -> None:
@@ -291,175 +247,10 @@ def _event_loop_of(policy: asyncio.AbstractEventLoopPolicy) -> asyncio.AbstractE
     return loop
 
 
-def end_thread_of_coroutines() -> None:
-    """asgiref's, which makes the ORM calls of coroutines: it ends with its sessions, and another one is made.
-
-    One that still does what a coroutine has left behind goes on.
-    """
-    executor = SyncToAsync.single_thread_executor
-    if not executor._threads:
-        return  # nobody has used it
-    SyncToAsync.single_thread_executor = ThreadPoolExecutor(max_workers=1)
-    closing = executor.submit(connections.close_all)
-    executor.shutdown(wait=bool(wait([closing], SECONDS_TO_CLOSE).done))
-
-
-def leave_transactions(query_wrappers: dict[str, leftovers.QueryWrappers], job: TenantJob | None = None) -> None:
-    """What a job has left open is rolled back: it may lock what the recording of the job's end needs.
-
-    Args:
-        query_wrappers: as they were before the job. Its own have no say in this, nor in what comes after.
-        job: the one that has run, if that was one of ours, for the log.
-    """
-    leftovers.put_wrappers_back(query_wrappers)
-    for connection in connections.all(initialized_only=True):
-        if connection.connection is None:
-            continue
-        if _is_in_transaction(connection):
-            about_jobs = logs.about(job) if job is not None else logs.about()
-            logger.error("a job left a transaction open; what it wrote there is rolled back", extra=about_jobs)
-            renew(connection)
-        elif not leftovers.is_as_made(connection):
-            end(connection)
-
-
-def close_ended_sessions() -> None:
-    """See `close_if_ended`."""
-    for connection in connections.all(initialized_only=True):
-        close_if_ended(connection)
-
-
-def restore_sessions() -> None:
-    """Keep the database sessions, without what a job left in them; one that cannot be cleaned is closed."""
-    for connection in connections.all(initialized_only=True):
-        try:
-            with time_limit(app_settings.LEASE_TTL / 4, SessionTimeout):
-                _restore(connection)
-        except Exception:  # the project's receivers of `connection_created` may raise any
-            connection.close()
-        _close_if_obsolete(connection)
-
-
-def _close_if_obsolete(connection: BaseDatabaseWrapper) -> None:
-    """As Django does after a request. Ours is not closed after each job, as its default for `CONN_MAX_AGE` says."""
-    if connection.alias != app_settings.DATABASE or connection.settings_dict["CONN_MAX_AGE"]:
-        connection.close_if_unusable_or_obsolete()
-    else:
-        connection.health_check_done = False  # type: ignore[attr-defined]
-
-
-def _restore(connection: BaseDatabaseWrapper) -> None:
-    if connection.connection is None:
-        return
-    if connection.vendor != "postgresql":
-        connection.close()
-        return
-    if _reset(connection) or _takes_no_writes(connection):
-        end(connection)
-        return
-    connection.init_connection_state()
-    if connection.pool:  # type: ignore[attr-defined]  # which has configured it once; Django 5.1 and later
-        connection._configure_connection(connection.connection)  # type: ignore[attr-defined]
-    leftovers.forget_what_is_registered(connection)
-    connection_created.send(sender=connection.__class__, connection=connection)  # as for one that is new
-
-
-def _reset(connection: BaseDatabaseWrapper) -> bool:
-    """And set the project's time zone in the same round trip, where the driver binds parameters.
-
-    Django sets it where it is another one, as in nearly each session that was reset: see `init_connection_state`.
-
-    Returns whether a job has left a prepared statement.
-    """
-    with connection.cursor() as cursor:
-        if takes_one_at_a_time(connection.alias):
-            cursor.execute(f"{RESET}; {PREPARED_BY_JOB}")
-        else:
-            set_time_zone = connection.ops.set_time_zone_sql()
-            cursor.execute(f"{RESET}; {set_time_zone}; {PREPARED_BY_JOB}", [connection.timezone_name])
-        return _last_of_several(cursor) is not None
-
-
-def _last_of_several(cursor: Any) -> Any:
-    """The row that the last one of the statements has given."""
-    while cursor.nextset():
-        pass
-    return cursor.fetchone()
-
-
-def _takes_no_writes(connection: BaseDatabaseWrapper) -> bool:
-    """As one of our database that was made when nobody could write there: it would be so for as long as it is kept.
-
-    The server says so by itself.
-    """
-    status = getattr(connection.connection.info, "parameter_status", None)
-    return (
-        connection.alias == app_settings.DATABASE
-        and status is not None
-        and any(status(name) == "on" for name in NOT_FOR_WRITING)
-    )
-
-
-def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Whether or not Django knows of it: a job may have sent BEGIN itself."""
-    if connection.in_atomic_block or connection.autocommit != connection.settings_dict["AUTOCOMMIT"]:
-        return True
-    if connection.vendor == "postgresql":
-        return not connection.connection.closed and has_begun(connection)
-    return bool(getattr(connection.connection, "in_transaction", False))
-
-
 def _environment() -> dict[bytes, bytes]:
     """Read from what CPython keeps: to have every name encoded and every value decoded takes 0.1 ms after each job."""
     kept: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
     return dict(kept)
-
-
-def _rights() -> tuple[object, ...]:
-    """What this process may use of the system, and as whom."""
-    import resource  # not on Windows, where no worker has a work-horse
-
-    limits = {kind: resource.getrlimit(kind) for kind in _kinds_of_limits()}
-    processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    standing = os.getpriority(os.PRIO_PROCESS, 0), processors, _first_to_be_killed(), *_of_linux()
-    user = os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups(), os.getpgid(0)
-    return limits, standing, user, [_identity(number) for number in STANDARD_FILES]
-
-
-def _of_linux() -> Iterator[object]:
-    """What only Linux has, and what a job changes that is to be a small burden, or starts what it does not trust."""
-    if _libc is None:
-        return
-    yield os.sched_getscheduler(0)
-    yield IOPRIO_GET and _libc.syscall(IOPRIO_GET, IOPRIO_WHO_PROCESS, 0)
-    yield from (_libc.prctl(question, 0, 0, 0, 0) for question in (PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS))
-    with suppress(OSError):
-        root = os.stat("/")
-        yield root.st_dev, root.st_ino, [os.readlink(f"/proc/self/ns/{name}") for name in NAMESPACES]
-
-
-def _identity(descriptor: int) -> tuple[int, int] | None:
-    with suppress(OSError):
-        return identity(descriptor)
-    return None
-
-
-def _first_to_be_killed() -> bytes:
-    """How soon the system ends it where memory is short."""
-    with suppress(OSError):
-        descriptor = os.open("/proc/self/oom_score_adj", os.O_RDONLY)
-        try:
-            return os.read(descriptor, 16)
-        finally:
-            os.close(descriptor)
-    return b""
-
-
-@functools.cache
-def _kinds_of_limits() -> set[int]:
-    import resource
-
-    return {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 
 
 def _directory() -> int | None:

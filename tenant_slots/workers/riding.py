@@ -31,9 +31,10 @@ from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.running.supervised import RiddenRun
 from tenant_slots.tasks import attempts
 from tenant_slots.witness import Witness
-from tenant_slots.workers.baseline import Baseline, close_ended_sessions, leave_transactions
+from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
 from tenant_slots.workers.inheritance import die_with
+from tenant_slots.workers.sessions import close_ended_sessions, leave_transactions
 from tenant_slots.workers.unobserved import observed, stop_observing
 
 logger = logging.getLogger("tenant_slots")

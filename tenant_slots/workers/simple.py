@@ -21,14 +21,14 @@ from tenant_slots.db.leftovers import note_sessions, wrappers_of_all
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
 from tenant_slots.running.run import WatchedRun
-from tenant_slots.workers.baseline import (
+from tenant_slots.workers.heartbeats import Token
+from tenant_slots.workers.presence import Presence
+from tenant_slots.workers.sessions import (
     close_ended_sessions,
     end_thread_of_coroutines,
     leave_transactions,
     restore_sessions,
 )
-from tenant_slots.workers.heartbeats import Token
-from tenant_slots.workers.presence import Presence
 from tenant_slots.workers.turns import TurnTakingWorker
 
 logger = logging.getLogger("tenant_slots")

@@ -24,9 +24,8 @@ from tenant_slots.db.leftovers import wrappers_of_all
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running.supervised import RiddenRun
 from tenant_slots.workers import TenantPreforkWorker
-from tenant_slots.workers.baseline import (
-    SECONDS_TO_BEGIN,
-    Baseline,
+from tenant_slots.workers.baseline import SECONDS_TO_BEGIN, Baseline
+from tenant_slots.workers.sessions import (
     close_ended_sessions,
     end_thread_of_coroutines,
     leave_transactions,

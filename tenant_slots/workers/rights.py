@@ -1,0 +1,75 @@
+"""What a process may use of the system, and as whom: a job that gives some of it up seldom can take it back."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+from tenant_slots.memory_file import identity
+
+STANDARD_FILES = (0, 1, 2)
+
+_libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+
+IOPRIO_GET = {"x86_64": 252, "aarch64": 31}.get(platform.machine())
+"""The call that tells the priority of a process' reads and writes. C's library knows it by its number alone."""
+
+IOPRIO_WHO_PROCESS = 1
+
+NAMESPACES = ("mnt", "net")
+"""In which a process sees other files, and another network, than before."""
+
+PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS = 21, 39
+"""From <linux/prctl.h>: whether its calls are filtered, and whether no program that it starts gets more rights."""
+
+
+def rights() -> tuple[object, ...]:
+    """What this process may use of the system, and as whom."""
+    import resource  # not on Windows, where no worker has a work-horse
+
+    limits = {kind: resource.getrlimit(kind) for kind in _kinds_of_limits()}
+    processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    standing = os.getpriority(os.PRIO_PROCESS, 0), processors, _first_to_be_killed(), *_of_linux()
+    user = os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups(), os.getpgid(0)
+    return limits, standing, user, [_identity(number) for number in STANDARD_FILES]
+
+
+def _of_linux() -> Iterator[object]:
+    """What only Linux has, and what a job changes that is to be a small burden, or starts what it does not trust."""
+    if _libc is None:
+        return
+    yield os.sched_getscheduler(0)
+    yield IOPRIO_GET and _libc.syscall(IOPRIO_GET, IOPRIO_WHO_PROCESS, 0)
+    yield from (_libc.prctl(question, 0, 0, 0, 0) for question in (PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS))
+    with suppress(OSError):
+        root = os.stat("/")
+        yield root.st_dev, root.st_ino, [os.readlink(f"/proc/self/ns/{name}") for name in NAMESPACES]
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    with suppress(OSError):
+        return identity(descriptor)
+    return None
+
+
+def _first_to_be_killed() -> bytes:
+    """How soon the system ends it where memory is short."""
+    with suppress(OSError):
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_RDONLY)
+        try:
+            return os.read(descriptor, 16)
+        finally:
+            os.close(descriptor)
+    return b""
+
+
+@functools.cache
+def _kinds_of_limits() -> set[int]:
+    import resource
+
+    return {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
