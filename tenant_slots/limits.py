@@ -253,9 +253,7 @@ def _change(tenant_queue: TenantQueue, apply: Edit, by: str, reason: str, versio
         if version is not None and row.version != version:
             raise StaleVersion(tenant_queue=row, max_job=row.max_job, version=row.version)
         changed, changes = edited(row, apply, by, reason)
-        if (
-            changed
-        ):  # `TenantQueue.save` counts the version up and admits the jobs that fit now, once this has committed
+        if changed:  # `save` counts the version up, and admits the jobs that fit now, once this has committed
             row.save(update_fields=changed)
         _keep(row, changes)
         for one in changes:

@@ -137,7 +137,7 @@ def _delete_those(
     """Those of the part that can be. Returns the ones that others hold, or that have more than so many jobs."""
     rows = {row.pk: row for row in locked}
     visible, used, jobs = work.visible(part.pks), with_work(locked), _jobs_by_queue(list(rows))
-    versions = dict(zip(part.pks, part.versions, strict=bool(part.versions)))
+    versions = part.shown
 
     def outcome(pk: int) -> str:
         row, its_jobs = rows.get(pk), jobs.get(pk, NO_JOBS)
@@ -170,9 +170,7 @@ def _jobs_by_queue(pks: list[int]) -> dict[int, _Jobs]:
 
 
 def _only(part: Part, pks: Sequence[int]) -> Part:
-    versions = dict(zip(part.pks, part.versions, strict=bool(part.versions)))
-    kept = tuple(versions[pk] for pk in pks) if versions else ()
-    return replace(part, pks=tuple(pks), versions=kept, one_by_one=True)
+    return replace(part.only(pks), one_by_one=True)
 
 
 DELETE = Confirmed(

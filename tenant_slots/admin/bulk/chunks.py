@@ -50,6 +50,16 @@ class Part:
     jobs: str = ""
     """Of the one tenant queue that such a part has, as `chosen` writes them: those that the page has shown."""
 
+    @property
+    def shown(self) -> dict[int, int]:
+        """The versions of the tenant queues by their primary keys; none where the page has shown none."""
+        return dict(zip(self.pks, self.versions, strict=bool(self.versions)))
+
+    def only(self, pks: Sequence[int]) -> Part:
+        """With these of its rows, in their order."""
+        shown = self.shown
+        return replace(self, pks=tuple(pks), versions=tuple(shown[pk] for pk in pks) if shown else ())
+
     def without_first(self) -> Part:
         return replace(self, pks=self.pks[1:], versions=self.versions[1:], counted=0, last=0, jobs="")
 

@@ -53,7 +53,7 @@ def one_by_one(work: Work) -> Iterator[None]:
 def _do_one(work: Work, one: Any) -> None:
     """The first object of the part."""
     part = work.chunk.part
-    seen = {"seen": dict(zip(part.pks, part.versions, strict=bool(part.versions)))}
+    seen = {"seen": part.shown}
 
     def change(step: Step) -> None:
         outcome = GONE
@@ -97,7 +97,7 @@ class Limits:
 def _all_fail(work: Work, problem: str) -> Iterator[None]:
     part = work.chunk.part
     with work.step() as step:
-        step.left = replace(part, pks=(), versions=())
+        step.left = part.only([])
         step.outcomes[FAILED] = len(part.pks)
         step.problems.append(problem)
     yield
@@ -115,7 +115,7 @@ class _LimitsRun:
 
     def write_all(self) -> None:
         part = self.work.chunk.part
-        shown = dict(zip(part.pks, part.versions, strict=bool(part.versions)))
+        shown = part.shown
         rows = TenantQueue.objects.in_bulk(list(self.work.visible(part.pks)))
         for pk in part.pks:
             self._do(rows.get(pk), shown.get(pk))
@@ -160,9 +160,7 @@ class _LimitsRun:
     def _left(self, up_to: int) -> Part:
         """Of the part without this row and those before it, but with what is changed by itself afterwards."""
         part = self.work.chunk.part
-        left = [at for at, pk in enumerate(part.pks) if pk > up_to or pk in self.by_themselves]
-        versions = tuple(part.versions[at] for at in left) if part.versions else ()
-        return replace(part, pks=tuple(part.pks[at] for at in left), versions=versions)
+        return part.only([pk for pk in part.pks if pk > up_to or pk in self.by_themselves])
 
 
 @dataclass(frozen=True)
