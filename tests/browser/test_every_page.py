@@ -81,8 +81,6 @@ FOCUSED = f"() => [Number(document.activeElement.dataset.at), ({LOOKS})(document
 FIELDS_OF_TIMES = 16
 """Presses of the tab key within the inputs of times, which have a day, a month and so on."""
 
-ON_SCREEN_ONLY = ("#header", "#nav-sidebar", ".breadcrumbs", ".object-tools", "#slots-every", "#changelist-filter")
-
 WAY_BACK = """() => {
     const looks = getComputedStyle(document.querySelector(".breadcrumbs"));
     const link = getComputedStyle(document.querySelector(".breadcrumbs a"));
