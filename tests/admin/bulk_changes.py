@@ -8,7 +8,8 @@ from typing import Any
 from django.test import Client
 from django.urls import reverse
 
-from tenant_slots.admin.bulk.run import outcomes
+from tenant_slots.admin.bulk.run import outcomes, run_bulk_change
+from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.models import BulkChange, TenantJob, TenantQueue
 from tests.admin.site import asked
 from tests.factories import tenant_queue, waiting_job, work
@@ -43,6 +44,12 @@ def carried_out(change: BulkChange, *queues: str) -> BulkChange:
     assert change.ended_at is not None, TenantJob.objects.get(uuid=change.job).error
     assert not change.chunks.exists()
     return change
+
+
+def run_impatiently(change: BulkChange) -> None:
+    """Without a worker, and without waiting for whoever holds a row."""
+    with waiting_at_most(0.1):
+        run_bulk_change(change.pk)
 
 
 def page_of(change: BulkChange, page: str = "bulk_change") -> str:

@@ -18,7 +18,16 @@ from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.locks import locked
 from tenant_slots.models import BulkChange, JobDependency, State, TenantJob, TenantQueue
 from tests import jobs
-from tests.admin.bulk_changes import came_of, carried_out, many_jobs, many_queues, report_of, started, text_of
+from tests.admin.bulk_changes import (
+    came_of,
+    carried_out,
+    many_jobs,
+    many_queues,
+    report_of,
+    run_impatiently,
+    started,
+    text_of,
+)
 from tests.admin.site import QUEUES, Form, asked, change_page, confirmed, messages_of, run_action, signed_in
 from tests.factories import in_thread, tenant_queue, waiting_job
 from tests.races.test_callers_transactions import kept_open
@@ -219,14 +228,9 @@ def test_one_that_somebody_holds_keeps_no_other(boss: Client) -> None:
     rows = many_queues(3)
     change = started(boss, QUEUES, "delete_selected", rows)
     with locked(rows[1].pk):
-        in_thread(lambda: _run_impatiently(change))
+        in_thread(lambda: run_impatiently(change))
     assert list(TenantQueue.objects.filter(pk__in=[row.pk for row in rows])) == [rows[1]]
     assert came_of(change) == {"done": 2, "failed": 1}
-
-
-def _run_impatiently(change: BulkChange) -> None:
-    with waiting_at_most(0.1):
-        run_bulk_change(change.pk)
 
 
 @pytest.mark.usefixtures("in_background")
