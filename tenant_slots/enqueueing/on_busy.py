@@ -17,9 +17,11 @@ from django.db.models import F
 from django.db.models.functions import Least
 
 from tenant_slots import backlog, concurrency_keys, logs, rests, transitions
+from tenant_slots.conf import app_settings
 from tenant_slots.db.clock import DatabaseNow, in_seconds
 from tenant_slots.db.compiled import among
-from tenant_slots.exceptions import InvalidOption
+from tenant_slots.db.transactions import bounded_at_once
+from tenant_slots.exceptions import InvalidOption, TenantQueueLocked
 from tenant_slots.interruptions import NOT_OF_THE_CODE, SweepTimeout
 from tenant_slots.locks import locked
 from tenant_slots.models import State, TenantJob, TenantJobQuerySet, TenantQueue
@@ -56,9 +58,18 @@ class Unanswered(SweepTimeout):
 
 
 def turn_away_new(tenant_queue_id: int, jobs: list[TenantJob]) -> None:
-    """As `turn_away`, for whoever asks them first: those for which no time was left are asked as promoted ones are."""
-    if unasked := turn_away(tenant_queue_id, jobs).unasked:
-        TenantJob.objects.waiting().filter(among(unasked)).update(asks=True)
+    """As `turn_away`, for whoever asks them first: those for which no time was left are asked as promoted ones are.
+
+    So are all of them where somebody holds the tenant queue: nobody would ever ask a job again that only waits.
+    """
+    try:
+        unasked = turn_away(tenant_queue_id, jobs).unasked
+    except TenantQueueLocked as error:
+        logger.warning("a sweep asks what jobs do while their tenant is busy: %s", error, extra=logs.about(*jobs))
+        unasked = [job.pk for job in jobs]
+    if unasked:
+        with bounded_at_once(app_settings.DATABASE, tenant_queue_id):
+            TenantJob.objects.waiting().filter(among(unasked)).update(asks=True)
 
 
 def turn_away(tenant_queue_id: int, jobs: list[TenantJob], ask_until: float = math.inf) -> Answers:

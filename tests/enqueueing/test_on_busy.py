@@ -9,12 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import django_rq
+import psycopg
 import pytest
 from django.db import OperationalError, connection
 from django.utils import timezone
 from rq.job import JobStatus
 
 from tenant_slots import Reschedule, exceptions, signals, slots, tenant_job, transitions
+from tenant_slots.db.transactions import waiting_at_most
 from tenant_slots.enqueueing import on_busy
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import Kind, State, TenantJob, TenantQueue
@@ -34,6 +36,7 @@ from tests.factories import (
     waiting_job,
     work,
 )
+from tests.processes import test_database_url as database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -277,6 +280,19 @@ def test_a_plain_rq_job_is_rescheduled_and_asks_again() -> None:
     assert (fresh(job).state, in_rq()) == (State.QUEUED, 1)
     work()
     assert fresh(job).state == State.FINISHED
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no locks on rows")
+@pytest.mark.parametrize("task", [jobs.only_now, jobs.later], ids=["discard", "reschedule"])
+def test_a_job_whose_tenant_queue_somebody_holds_is_asked_by_a_sweep(task: Any) -> None:
+    """It would wait for its slot as if it wanted that, and run whenever it gets one."""
+    row = tenant_queue(max_job=0)
+    with psycopg.connect(database_url()) as holds, waiting_at_most(0.1):
+        holds.execute("SELECT 1 FROM tenant_slots_tenantqueue WHERE id = %s FOR NO KEY UPDATE", [row.pk])
+        job = task.enqueue("acme")
+    assert fresh(job).state == State.WAITING
+    steps.ask(Report(), Contact())
+    assert fresh(job).state == (State.CANCELED if task is jobs.only_now else State.SCHEDULED)
 
 
 def test_a_plain_rq_job_whose_tenants_row_is_locked_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
