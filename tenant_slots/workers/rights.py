@@ -21,8 +21,10 @@ IOPRIO_GET = {"x86_64": 252, "aarch64": 31}.get(platform.machine())
 
 IOPRIO_WHO_PROCESS = 1
 
-NAMESPACES = ("mnt", "net")
-"""In which a process sees other files, and another network, than before."""
+NAMESPACES = ("mnt", "net", "user", "uts", "ipc", "cgroup", "pid_for_children", "time_for_children")
+"""In others of these a process sees other files, another network or other users than before. One of processes is for
+those that it starts: once the first of them has ended, the system lets it start no more.
+"""
 
 PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS = 21, 39
 """From <linux/prctl.h>: whether its calls are filtered, and whether no program that it starts gets more rights."""
@@ -48,7 +50,14 @@ def _of_linux() -> Iterator[object]:
     yield from (_libc.prctl(question, 0, 0, 0, 0) for question in (PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS))
     with suppress(OSError):
         root = os.stat("/")
-        yield root.st_dev, root.st_ino, [os.readlink(f"/proc/self/ns/{name}") for name in NAMESPACES]
+        yield root.st_dev, root.st_ino, [_namespace(name) for name in NAMESPACES]
+
+
+def _namespace(name: str) -> str | None:
+    """None where the system has none of that kind."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/self/ns/{name}")
+    return None
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:

@@ -14,10 +14,12 @@ import re
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -282,11 +284,23 @@ def _have_files_wait() -> None:
 IOPRIO_SET = {"x86_64": 251, "aarch64": 30}.get(platform.machine(), 0)
 """The call that asks has the number that follows."""
 
-NEW_NETWORK = 0x40000000
+NEW_NETWORK, NEW_PROCESSES = 0x40000000, 0x20000000
 """From <linux/sched.h>, for `unshare`."""
 
 
-def _may_leave_network() -> bool:
+def _be_first_to_start_one_process() -> None:
+    """As what builds a sandbox does: nobody can start another one there when that has ended."""
+    _call("unshare", NEW_PROCESSES)
+    subprocess.run(["true"], check=True)
+
+
+def _can_start_another() -> bool:
+    with suppress(OSError):
+        return subprocess.run(["true"]).returncode == 0
+    return False
+
+
+def _may_leave_namespaces() -> bool:
     """A container may lack the right to it, its root too."""
     rights = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
     return bool(rights and int(rights[1], 16) >> CAP_SYS_ADMIN & 1)
@@ -302,9 +316,10 @@ OF_LINUX = {
 }
 if IOPRIO_SET:
     OF_LINUX["turns of its files"] = Leftover(_have_files_wait, lambda: _call("syscall", IOPRIO_SET + 1, 1, 0))
-if sys.platform == "linux" and _may_leave_network():
+if sys.platform == "linux" and _may_leave_namespaces():
     see_network = partial(os.readlink, "/proc/self/ns/net")
     OF_LINUX["network"] = Leftover(lambda: _call("unshare", NEW_NETWORK), see_network)
+    OF_LINUX["number of processes"] = Leftover(_be_first_to_start_one_process, _can_start_another)
 
 LASTING = {
     "thread": Leftover(_start_thread, threading.active_count),
