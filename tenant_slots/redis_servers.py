@@ -285,6 +285,15 @@ def impatient(connection: Redis, seconds: float = ANSWER_SECONDS) -> Redis:
     return connection
 
 
+def try_once_more(connection: Redis) -> None:
+    """Where the project does not say how often to try: of a connection by ``URL`` redis-py makes one that never does
+    (5.1 to 8.1), while one by host tries again.
+    """
+    says_so = {"retry", "retry_on_error", "retry_on_timeout"}
+    if not any(connection.connection_pool.connection_kwargs.get(name) for name in says_so):
+        connection.set_retry(OnceMore())
+
+
 def require_options(connection: Redis) -> None:
     """Raises what is wrong with the options of a connection, which show when one is made; it connects nowhere.
 

@@ -28,7 +28,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import session_settings
 from tenant_slots.db.sessions import settings_of_project
 from tenant_slots.owners import Owner, this_process
-from tenant_slots.redis_servers import forget_absences, impatient, telling_no_password
+from tenant_slots.redis_servers import forget_absences, impatient, telling_no_password, try_once_more
 from tenant_slots.repair.sweeper import Sweeper
 from tenant_slots.running import recording
 from tenant_slots.running.outbox import Outbox
@@ -69,6 +69,13 @@ class SweepingWorker(SchedulingWorker):
         """As far as is known. It takes no job then before it has asked again."""
         self._failure: BaseException | None = None
         self._next_suspension_check = 0.0
+
+    def _set_connection(self, connection: Redis) -> Redis:
+        """A worker of ours uses it for plain RQ jobs alone, and may have had none for long: it may be gone by then, as
+        where the host of Redis was replaced. RQ's own ask for jobs on it, and have asked anew by then.
+        """
+        try_once_more(connection)
+        return super()._set_connection(connection)
 
     def work(self, *args: Any, **kwargs: Any) -> bool:
         """As RQ's, which returns as if nothing were wrong when an error ends the loop: this exits with code 1 then."""

@@ -67,9 +67,14 @@ def test_a_server_that_was_away_a_moment_ago_is_asked_for_the_next_job(
 
 
 @pytest.fixture
-def _cut_as_a_job_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three times, when a worker has popped its id."""
-    fetch, read, cuts = Job.fetch, AbstractConnection.read_response, [0, 3]
+def times() -> int:
+    return 3
+
+
+@pytest.fixture
+def _cut_as_a_job_is_read(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So often, when a worker has popped its id."""
+    fetch, read, cuts = Job.fetch, AbstractConnection.read_response, [0, times]
 
     def fetched(*arguments: Any, **options: Any) -> Job:
         cuts[0], cuts[1] = cuts[1], 0
@@ -99,3 +104,19 @@ def test_a_plain_job_that_a_worker_has_popped_is_read_as_patiently_as_the_projec
     queues = [Queue(name, connection=redis) for name in names]
     worker_class(queues, connection=redis).work(burst=True, logging_level="CRITICAL")
     assert job.return_value() == 7
+
+
+@pytest.mark.usefixtures("_cut_as_a_job_is_read")
+@pytest.mark.parametrize("times", [1])
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker])
+@pytest.mark.parametrize("says_so", [False, pytest.param(True, id="control")])
+def test_a_plain_job_is_read_though_the_connection_that_nobody_has_used_for_long_is_gone(
+    worker_class: Worker, says_so: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the host of Redis was replaced. By ``URL`` alone redis-py would try it once, as a project may say."""
+    options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)} if says_so else {}
+    redis = Redis.from_url(str(settings.RQ_QUEUES["imports"]["URL"]), **options)
+    job = django_rq.get_queue("imports").enqueue(abs, -7)
+    replace_sleep(monkeypatch, lambda seconds: None)
+    worker_class([Queue("imports", connection=redis)], connection=redis).work(burst=True, logging_level="CRITICAL")
+    assert job.return_value() == (None if says_so else 7)
