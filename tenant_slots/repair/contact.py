@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from datetime import datetime
+from typing import Any, NamedTuple
 
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantJob
@@ -13,6 +14,15 @@ from tenant_slots.repair.bookmark import Bookmark
 from tenant_slots.repair.pace import Pace
 
 logger = logging.getLogger("tenant_slots")
+
+
+class Seen(NamedTuple):
+    """A worker of RQ's own classes was on record."""
+
+    at: float
+    """When it was last, by `time.monotonic`."""
+    record: dict[str, Any]
+    """Some of what RQ's record says of it."""
 
 
 class Contact:
@@ -27,6 +37,8 @@ class Contact:
         self.breaks = 0
         """How often it was broken."""
         self.pruned = Bookmark()
+        self.workers: dict[str, dict[str, Seen]] = {}
+        """By a queue of their server, and RQ's key."""
         self.pace = Pace()
         self.refused: set[int] = set()
         """Due jobs that the database does not let be promoted: the others are tried first."""

@@ -26,6 +26,7 @@ from tenant_slots.queue_names import usable_queues
 from tenant_slots.repair import findings, lost_runs, numbers, shares, unattended
 from tenant_slots.repair.asking import ask
 from tenant_slots.repair.contact import Contact
+from tenant_slots.repair.forgotten_workers import register_again
 from tenant_slots.repair.minutes import count_minutes
 from tenant_slots.repair.one_row import unless_locked
 from tenant_slots.repair.pruning import prune
@@ -358,6 +359,7 @@ STEPS: tuple[Step, ...] = (
     look_at_servers,
     repair_counters,  # before what asks every server, however slow one of them may be
     end_what_is_over,
+    register_again,  # before anything is admitted for them
     repush,
     promote,
     end_waits,

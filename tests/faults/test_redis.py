@@ -53,6 +53,21 @@ def test_i3_i5_i7_flushall_while_jobs_are_queued(workers: FaultWorkers, observer
     assert sorted(observer.started()) == ["one", "three", "two"]
 
 
+def test_i3_i7_stock_workers_of_an_overflow_queue_go_on_after_flushall(
+    workers: FaultWorkers, observer: Observer
+) -> None:
+    """They wait at RQ's list, which nobody knows any more: nothing would be admitted in a queue without a worker."""
+    workers.start(worker_class="rq.Worker", queues=("imports_slow",))
+    workers.processes.append(workers.start_sweeper())
+    wait_until(lambda: SweepClaim.objects.filter(name=EVERYWHERE, sweeps__gte=2).exists())
+    flushall()
+    row = TenantQueue.objects.create(tenant="acme", queue="imports", max_job=0)
+    enqueue_some(observer, "one", "two")
+    TenantJob.objects.update(rq_queue="imports_slow")
+    row.set_limit(1)
+    observer.wait_for_all()
+
+
 def test_i1_i3_i4_flushall_while_a_job_runs(workers: FaultWorkers, observer: Observer, door: Path) -> None:
     workers.start(2)
     jobs.hold.enqueue("acme", "long", observer.path, str(door))
