@@ -87,6 +87,12 @@ def test_a_signal_reaches_the_worker() -> None:
     assert re.search(r'^CMD \["python", "manage.py", "rqworker"', DOCKERFILE.read_text(), re.MULTILINE)
 
 
+def test_somebody_reaps_the_processes_that_jobs_leave_behind() -> None:
+    """A worker that is the first process of its container does not: they would count for it until it ends."""
+    assert services()["worker"]["init"]
+    assert pod(WORKER)["shareProcessNamespace"]
+
+
 def test_each_service_waits_for_servers_that_can_tell_whether_they_are_there() -> None:
     for service in services().values():
         for name, how in service.get("depends_on", {}).items():
