@@ -407,6 +407,34 @@ def test_i3_workers_wait_for_a_redis_that_takes_no_writes(
 
 
 @pytest.mark.parametrize("error", REFUSALS)
+def test_i3_a_worker_outlives_a_job_that_is_not_to_run_and_of_which_redis_cannot_be_told(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str, error: str
+) -> None:
+    """It has taken the job from RQ's list, and its tenant was paused since."""
+    client: Any = valkey.client()
+    refuse, take = REFUSALS[error]
+    row, armed = TenantQueue.objects.create(tenant="acme", queue="imports", max_job=1), tmp_path / "armed"
+    plan = "tenant_slots.workers.supervisor:Supervisor._execute before pause"
+    (worker,) = workers.start(1, worker_class=workers.with_sabotage(plan, armed, f"Sabotaged{kind}"))
+    wait_until(lambda: client.zcard("tenant_slots:idle:imports"))
+    armed.touch()
+    enqueue_some(observer, "taken")
+    wait_until(armed.with_suffix(".done").exists)
+    row.pause()
+    client.execute_command(*refuse)
+    try:
+        refused = _refused(client, error)
+        armed.with_suffix(".go").touch()
+        wait_until(lambda: _refused(client, error) >= refused + 6 or worker.poll() is not None)
+    finally:
+        client.execute_command(*take)
+    assert worker.poll() is None
+    row.resume()
+    observer.wait_for_all()
+    assert observer.started() == ["taken"]
+
+
+@pytest.mark.parametrize("error", REFUSALS)
 @pytest.mark.parametrize("kind", ["Worker", "PreforkWorker", "SimpleWorker"])
 def test_i3_a_worker_whose_job_ends_while_redis_takes_no_writes_goes_on_when_it_does(
     valkey: Valkey, workers: FaultWorkers, observer: Observer, door: Path, kind: str, error: str
