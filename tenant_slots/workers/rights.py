@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import platform
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,6 +30,11 @@ those that it starts: once the first of them has ended, the system lets it start
 PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS = 21, 39
 """From <linux/prctl.h>: whether its calls are filtered, and whether no program that it starts gets more rights."""
 
+CAPABILITIES = struct.pack("=Ii", 0x20080522, 0)
+"""From <linux/capability.h>: its third version, and this process."""
+
+BYTES_OF_CAPABILITIES = 24
+
 
 def rights() -> tuple[object, ...]:
     """What this process may use of the system, and as whom."""
@@ -48,9 +54,17 @@ def _of_linux() -> Iterator[object]:
     yield os.sched_getscheduler(0)
     yield IOPRIO_GET and _libc.syscall(IOPRIO_GET, IOPRIO_WHO_PROCESS, 0)
     yield from (_libc.prctl(question, 0, 0, 0, 0) for question in (PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS))
+    yield _capabilities(_libc)
     with suppress(OSError):
         root = os.stat("/")
         yield root.st_dev, root.st_ino, [_namespace(name) for name in NAMESPACES]
+
+
+def _capabilities(libc: ctypes.CDLL) -> bytes:
+    """What it may do of all that root may; zeros where the system does not say."""
+    found = ctypes.create_string_buffer(BYTES_OF_CAPABILITIES)
+    libc.capget(ctypes.create_string_buffer(CAPABILITIES), found)
+    return found.raw
 
 
 def _namespace(name: str) -> str | None:

@@ -14,6 +14,7 @@ import re
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -269,7 +270,7 @@ def _limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
-def _call(name: str, *arguments: int) -> int:
+def _call(name: str, *arguments: Any) -> int:
     result: int = ctypes.CDLL(None, use_errno=True)[name](*arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), name)
@@ -302,8 +303,21 @@ def _can_start_another() -> bool:
 
 def _may_leave_namespaces() -> bool:
     """A container may lack the right to it, its root too."""
-    rights = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return bool(rights and int(rights[1], 16) >> CAP_SYS_ADMIN & 1)
+    return bool(_capabilities() >> CAP_SYS_ADMIN & 1)
+
+
+def _capabilities() -> int:
+    found = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1], 16) if found else 0
+
+
+def _give_up_capabilities() -> None:
+    """All of them, as who stays root and starts what it does not trust."""
+    _call("capset", ctypes.create_string_buffer(struct.pack("=Ii", CAPABILITIES_3, 0)), bytes(24))
+
+
+CAPABILITIES_3 = 0x20080522
+"""From <linux/capability.h>."""
 
 
 CAP_SYS_ADMIN = 21
@@ -319,6 +333,7 @@ if IOPRIO_SET:
 if sys.platform == "linux" and _may_leave_namespaces():
     see_network = partial(os.readlink, "/proc/self/ns/net")
     OF_LINUX["network"] = Leftover(lambda: _call("unshare", NEW_NETWORK), see_network)
+    OF_LINUX["capabilities"] = Leftover(_give_up_capabilities, _capabilities)
     OF_LINUX["number of processes"] = Leftover(_be_first_to_start_one_process, _can_start_another)
 
 LASTING = {
