@@ -86,7 +86,8 @@ def note_sessions() -> None:
     For a new one the project's receivers do so: this is the last one of them.
     """
     connection_created.disconnect(dispatch_uid=OURS)  # or it would keep its place before those that came since
-    connection_created.connect(_note_what_is_registered, dispatch_uid=OURS)
+    # Not weakly: Django has Python note for each such call what is to be done once the receiver is gone, and keep that.
+    connection_created.connect(_note_what_is_registered, weak=False, dispatch_uid=OURS)
     for connection in connections.all(initialized_only=True):
         _note_what_is_registered(connection)
 

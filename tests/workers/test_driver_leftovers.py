@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
 from django.db import connection
 
+from tenant_slots.db import leftovers
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import counters_match
 from tests.processes import Workers, wait_until
@@ -103,3 +105,12 @@ def test_a_job_under_a_stock_worker_runs_once_although_it_left_a_begin(workers: 
     wait_until(lambda: TenantJob.objects.get(pk=job.pk).has_ended)
     ended = TenantJob.objects.get(pk=job.pk)
     assert (ended.state, ended.attempt, ended.crashes, ended.interruptions) == (State.FINISHED, 1, 0, 0)
+
+
+def test_to_note_sessions_for_each_job_leaves_nothing_behind() -> None:
+    """Each job has its worker do so, for as long as that lives."""
+    leftovers.note_sessions()
+    kept = len(weakref.finalize._registry)
+    for _ in range(10):
+        leftovers.note_sessions()
+    assert len(weakref.finalize._registry) == kept
