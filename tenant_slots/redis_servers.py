@@ -291,7 +291,8 @@ def try_once_more(connection: Redis) -> None:
     """
     says_so = {"retry", "retry_on_error", "retry_on_timeout"}
     if not any(connection.connection_pool.connection_kwargs.get(name) for name in says_so):
-        connection.set_retry(OnceMore())
+        with suppress(AttributeError):  # of a BlockingConnectionPool, which has noted it by then (5.1 to 8.1)
+            connection.set_retry(OnceMore())
 
 
 def require_options(connection: Redis) -> None:

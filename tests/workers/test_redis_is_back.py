@@ -8,7 +8,7 @@ from typing import Any
 import django_rq
 import pytest
 from django.conf import settings
-from redis import Redis
+from redis import BlockingConnectionPool, ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -109,13 +109,14 @@ def test_a_plain_job_that_a_worker_has_popped_is_read_as_patiently_as_the_projec
 @pytest.mark.usefixtures("_cut_as_a_job_is_read")
 @pytest.mark.parametrize("times", [1])
 @pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker])
+@pytest.mark.parametrize("pool", [ConnectionPool, BlockingConnectionPool])
 @pytest.mark.parametrize("says_so", [False, pytest.param(True, id="control")])
 def test_a_plain_job_is_read_though_the_connection_that_nobody_has_used_for_long_is_gone(
-    worker_class: Worker, says_so: bool, monkeypatch: pytest.MonkeyPatch
+    worker_class: Worker, says_so: bool, pool: type[ConnectionPool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the host of Redis was replaced. By ``URL`` alone redis-py would try it once, as a project may say."""
     options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)} if says_so else {}
-    redis = Redis.from_url(str(settings.RQ_QUEUES["imports"]["URL"]), **options)
+    redis = Redis(connection_pool=pool.from_url(str(settings.RQ_QUEUES["imports"]["URL"]), **options))
     job = django_rq.get_queue("imports").enqueue(abs, -7)
     replace_sleep(monkeypatch, lambda seconds: None)
     worker_class([Queue("imports", connection=redis)], connection=redis).work(burst=True, logging_level="CRITICAL")
