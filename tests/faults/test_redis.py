@@ -406,21 +406,34 @@ def test_i3_workers_wait_for_a_redis_that_takes_no_writes(
     assert observer.started() == ["before", "meanwhile"]
 
 
+EXECUTES = {
+    "Worker": "tenant_slots.workers.supervisor:Supervisor._execute",
+    "PreforkWorker": "tenant_slots.workers.supervisor:Supervisor._execute",
+    "SimpleWorker": "tenant_slots.workers.simple:TenantSimpleWorker._execute",
+}
+"""What a worker does with the job that it has taken."""
+
+
 @pytest.mark.parametrize("error", REFUSALS)
-def test_i3_a_worker_outlives_a_job_that_is_not_to_run_and_of_which_redis_cannot_be_told(
-    valkey: Valkey, workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str, error: str
+@pytest.mark.parametrize(
+    ("kind", "pauses"),
+    [("Worker", True), ("PreforkWorker", True), ("SimpleWorker", True), ("SimpleWorker", False)],
+)
+def test_i3_a_worker_outlives_a_job_that_it_has_taken_and_of_which_redis_cannot_be_told(
+    valkey: Valkey, workers: FaultWorkers, observer: Observer, tmp_path: Path, kind: str, pauses: bool, error: str
 ) -> None:
-    """It has taken the job from RQ's list, and its tenant was paused since."""
+    """It is not to run where its tenant was paused since. Else those with work-horses tell nothing of it before."""
     client: Any = valkey.client()
     refuse, take = REFUSALS[error]
     row, armed = TenantQueue.objects.create(tenant="acme", queue="imports", max_job=1), tmp_path / "armed"
-    plan = "tenant_slots.workers.supervisor:Supervisor._execute before pause"
+    plan = f"{EXECUTES[kind]} before pause"
     (worker,) = workers.start(1, worker_class=workers.with_sabotage(plan, armed, f"Sabotaged{kind}"))
     wait_until(lambda: client.zcard("tenant_slots:idle:imports"))
     armed.touch()
     enqueue_some(observer, "taken")
     wait_until(armed.with_suffix(".done").exists)
-    row.pause()
+    if pauses:
+        row.pause()
     client.execute_command(*refuse)
     try:
         refused = _refused(client, error)
