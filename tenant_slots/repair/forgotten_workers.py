@@ -47,16 +47,17 @@ def register_again(report: Report, contact: Contact) -> None:
     for name in queue_directory.by_server(usable_queues()):
         with suppress(*queue_directory.OUT_OF_REACH), queue_directory.reaching(name) as queue:
             now = time.monotonic()
-            on_record = {key: Seen(now, record) for key, record in _on_record(queue.connection)}
+            on_record = dict(_on_record(queue.connection))
             missing = {key: seen for key, seen in contact.workers.get(name, {}).items() if key not in on_record}
-            contact.workers[name] = on_record | {
+            not_ours = {key: Seen(now, record) for key, record in on_record.items() if record is not None}
+            contact.workers[name] = not_ours | {
                 key: seen for key, seen in missing.items() if now - seen.at < SECONDS_REMEMBERED
             }
             _register_listening(queue.connection, {key: seen.record for key, seen in missing.items()})
 
 
-def _on_record(connection: Redis) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Not those of ours."""
+def _on_record(connection: Redis) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """RQ's keys of workers, each with its record; None for one of ours, which may have taken the name of another."""
     keys = sorted(Worker.all_keys(connection=connection))
     for start in range(0, len(keys), fleet.AT_ONCE):
         some = keys[start : start + fleet.AT_ONCE]
@@ -66,8 +67,8 @@ def _on_record(connection: Redis) -> Iterator[tuple[str, dict[str, Any]]]:
             found = pipeline.execute()
         for key, (is_ours, *values) in zip(some, found, strict=True):
             record = {name: value for name, value in zip(REMEMBERED, values, strict=True) if value is not None}
-            if "queues" in record and not is_ours:
-                yield key, record
+            if "queues" in record:
+                yield key, None if is_ours else record
 
 
 def _register_listening(connection: Redis, missing: Mapping[str, Mapping[str, Any]]) -> None:

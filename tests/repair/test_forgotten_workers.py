@@ -114,3 +114,11 @@ def test_what_it_has_said_since_stays_and_one_that_runs_a_job_is_busy(contact: C
         sweep(contact)
     assert redis().hmget(KEY, "state", "last_heartbeat") == [b"busy", b"2026-01-02T03:04:05.000000Z"]
     assert redis().ttl(KEY) <= 90
+
+
+def test_one_whose_place_one_of_ours_has_taken_is_not_forgotten(contact: Contact) -> None:
+    """Under its name, but perhaps not at the same queues."""
+    worker_on_record(NAME, "reports")
+    with listening():
+        sweep(contact)
+    assert not redis().exists("rq:workers:imports")
