@@ -95,11 +95,10 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             self.keep_what_is_left(was_interrupted=self._ends_at_once)
 
     def prepare_execution(self, job: Job) -> Any:
-        """For RQ's pages. Where Redis takes no writes, that ends no worker: it waits for such a Redis everywhere."""
-        self._unless_redis_is_away(super().prepare_execution, job)
+        self.begin_execution(job)
 
     def prepare_job_execution(self, job: Job, *args: Any, **kwargs: Any) -> None:
-        """The same: a job of ours, which may be marked as running already, needs no Redis to run."""
+        """A job of ours, which may be marked as running already, needs no Redis to run."""
         prepare = partial(super().prepare_job_execution, job, *args, **kwargs)
         if dispatch.is_ours(job.id):
             self._unless_redis_is_away(prepare)

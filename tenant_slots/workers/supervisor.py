@@ -130,7 +130,7 @@ class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, R
             if run is not None and run.job is not None:
                 self.tenant_queues[job] = run.job.tenant_queue_id
             else:
-                self._unless_redis_is_away(self.prepare_execution, job)
+                self.begin_execution(job)
             try:
                 self._hand_out(job, queue, run)
             except OSError as error:

@@ -16,11 +16,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.sentinel import MasterNotFoundError
 from rq import worker_registration
+from rq.job import Job
 from rq.utils import now as utc_now
 from rq.worker import BaseWorker
 
 from tenant_slots import fleet
-from tenant_slots.redis_servers import NO_MASTER, asked, impatient
+from tenant_slots.redis_servers import NO_MASTER, asked, forget_absence, impatient
 
 logger = logging.getLogger("tenant_slots")
 
@@ -79,6 +80,14 @@ class TellingWorker(BaseWorker):
             worker_registration.register(self, pipeline)
             super().heartbeat(None, pipeline)
             pipeline.execute()
+
+    def begin_execution(self, job: Job) -> None:
+        """Of a job that Redis has just given to this worker, so that it is asked even if it was away a moment ago.
+
+        Whether or not it notes the execution, RQ needs one at the end of a job, and gives it signs of life.
+        """
+        forget_absence(self.connection)
+        self._unless_redis_is_away(super().prepare_execution, job)
 
     def set_state(self, state: str, pipeline: Any = None) -> None:
         """RQ says twice after every job that the worker is idle."""

@@ -7,13 +7,14 @@ from typing import Any
 
 import django_rq
 import pytest
+import rq
 from django.conf import settings
 from redis import BlockingConnectionPool, ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
-from rq import Queue
+from rq import Queue, get_current_job
 from rq.job import Job
 
 from tenant_slots import redis_servers
@@ -121,3 +122,31 @@ def test_a_plain_job_is_read_though_the_connection_that_nobody_has_used_for_long
     replace_sleep(monkeypatch, lambda seconds: None)
     worker_class([Queue("imports", connection=redis)], connection=redis).work(burst=True, logging_level="CRITICAL")
     assert job.return_value() == (None if says_so else 7)
+
+
+def asks_for_another_run() -> rq.Retry | int:
+    job = get_current_job()
+    return 7 if job is not None and job.number_of_retries else rq.Retry(max=1)
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker])
+def test_a_plain_job_begins_as_any_though_its_server_was_away_a_moment_ago(
+    worker_class: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when it was told of other jobs' ends in vain. RQ runs nothing again of which it has no execution."""
+    queue = django_rq.get_queue("imports")
+    job = queue.enqueue(asks_for_another_run)
+    worker = worker_class([queue], connection=queue.connection)
+    execute = worker.execute_job
+
+    def executed(*arguments: Any) -> None:
+        server = redis_servers.server_of(worker.connection)
+        redis_servers._away[server] = redis_servers.Absence(time.monotonic() + 1000, "away")
+        execute(*arguments)
+
+    monkeypatch.setattr(worker, "execute_job", executed)
+    try:
+        worker.work(burst=True, logging_level="CRITICAL")
+    finally:
+        redis_servers.forget_absences()
+    assert job.return_value() == 7
