@@ -290,7 +290,9 @@ def try_once_more(connection: Redis) -> None:
     (5.1 to 8.1), while one by host tries again.
     """
     says_so = {"retry", "retry_on_error", "retry_on_timeout"}
-    if not any(connection.connection_pool.connection_kwargs.get(name) for name in says_so):
+    options = connection.connection_pool.connection_kwargs
+    if not any(options.get(name) for name in says_so):
+        options["retry_on_error"] = [ConnectionError]  # without it, before 6.0, no command is sent a second time
         with suppress(AttributeError):  # of a BlockingConnectionPool, which has noted it by then (5.1 to 8.1)
             connection.set_retry(OnceMore())
 
