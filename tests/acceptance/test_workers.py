@@ -125,7 +125,7 @@ def test_rules_hold_under_any_worker_class(workers: Workers, history: History, w
     TenantQueue.objects.create(tenant="b", queue="imports", max_job=2)
     workers.start(3, worker_class=worker_class)
     jobs.record.enqueue_many([(("ab"[n % 2], f"job{n}", history.path, 0.02), {}) for n in range(12)])
-    wait_until(all_ended, timeout=60)
+    wait_until(all_ended, timeout=180)  # a SpawnWorker imports everything anew for each job
     assert sorted(history.started()) == sorted(f"job{n}" for n in range(12))
     overlap = history.highest_overlap()
     assert overlap["a"] == 1
