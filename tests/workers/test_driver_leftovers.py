@@ -23,31 +23,46 @@ pytestmark = pytest.mark.skipif(connection.vendor != "postgresql", reason="psyco
 
 
 @pytest.mark.parametrize("worker_class", [PREFORK, SIMPLE])
-@pytest.mark.parametrize("kind", [kind for kind in driver_jobs.LEFT if kind != "copy"])
-def test_a_job_does_not_suffer_from_what_another_one_left(workers: Workers, kind: str, worker_class: str) -> None:
-    jobs = [
-        driver_jobs.innocent.enqueue("acme", "before"),
-        driver_jobs.leave.enqueue("acme", kind),
-        driver_jobs.innocent.enqueue("acme", "after"),
-    ]
+def test_a_job_does_not_suffer_from_what_another_one_left(workers: Workers, worker_class: str) -> None:
+    kinds = [kind for kind in driver_jobs.LEFT if kind != "copy"]
+    before = driver_jobs.innocent.enqueue("acme", "before")
+    pairs = {
+        kind: (driver_jobs.leave.enqueue("acme", kind), driver_jobs.innocent.enqueue("acme", f"after {kind}"))
+        for kind in kinds
+    }
     code = workers.run("--burst", worker_class=worker_class).returncode
-    ended = [TenantJob.objects.get(pk=job.pk) for job in jobs]
-    assert (code, [(job.state, job.error[-200:]) for job in ended]) == (0, [(State.FINISHED, "")] * 3)
-    assert ended[0].result[1] == ended[2].result[1], "another isolation level"
+    assert (code, _ends(before)) == (0, [(State.FINISHED, 1, "")])
+    assert {kind: _ends(*pair) for kind, pair in pairs.items()} == dict.fromkeys(kinds, [(State.FINISHED, 1, "")] * 2)
+    assert {kind: _isolation_level(after) for kind, (_, after) in pairs.items()} == dict.fromkeys(
+        kinds, _isolation_level(before)
+    )
+    names = ["before", *(f"after {kind}" for kind in kinds)]
     written = set(TenantQueue.objects.filter(queue="reports").values_list("tenant", flat=True))
-    assert written == {"plain before", "atomic before", "plain after", "atomic after"}
+    assert written == {f"{how} {name}" for how in ("plain", "atomic") for name in names}
     assert counters_match()
 
 
+def _ends(*jobs: TenantJob) -> list[tuple[str, int, str]]:
+    ended = [TenantJob.objects.get(pk=job.pk) for job in jobs]
+    return [(job.state, job.attempt, job.error[-200:]) for job in ended]
+
+
+def _isolation_level(innocent: TenantJob) -> str:
+    level: str = TenantJob.objects.get(pk=innocent.pk).result[1]
+    return level
+
+
 @pytest.mark.parametrize("worker_class", [SIMPLE, STOCK_SIMPLE, STOCK])
-@pytest.mark.parametrize("kind", ["pipeline", "transaction block", "two phases"])
 def test_neither_an_end_nor_the_next_start_is_recorded_in_a_block_that_a_job_left_open(
-    workers: Workers, kind: str, worker_class: str, capfd: Any
+    workers: Workers, worker_class: str, capfd: Any
 ) -> None:
-    left, after = driver_jobs.leave.enqueue("acme", kind), driver_jobs.innocent.enqueue("other", "after")
+    kinds = ["pipeline", "transaction block", "two phases"]
+    pairs = {
+        kind: (driver_jobs.leave.enqueue("acme", kind), driver_jobs.innocent.enqueue(f"other {kind}", f"after {kind}"))
+        for kind in kinds
+    }
     workers.run("--burst", worker_class=worker_class)
-    ended = [TenantJob.objects.get(pk=job.pk) for job in (left, after)]
-    assert [(job.state, job.attempt, job.error[-200:]) for job in ended] == [(State.FINISHED, 1, "")] * 2
+    assert {kind: _ends(*pair) for kind, pair in pairs.items()} == dict.fromkeys(kinds, [(State.FINISHED, 1, "")] * 2)
     assert "Traceback" not in capfd.readouterr().err
     assert counters_match()
 
