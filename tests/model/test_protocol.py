@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """A process that runs an attempt of a job."""
 
     job: int
@@ -27,8 +26,7 @@ class Run:
     """Its lease is lost; it ends itself with its next heartbeat, and until then may still try to finish."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     state: str = "absent"
     attempt: int = 0
     crashes: int = 0
@@ -47,8 +45,7 @@ class ToDrop(NamedTuple):
     """Its turn came to nothing, and still counts as one in the window."""
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     jobs: tuple[Job, ...]
     limit: int
     counter: int = 0
@@ -115,18 +112,18 @@ class Protocol:
 
     def steps_of_job(self, system: System, number: int, job: Job) -> Iterator[tuple[str, System]]:
         if job.state == "absent" and all(other.state != "absent" for other in system.jobs[:number]):
-            enqueued = with_job(system, number, replace(job, state="waiting"))
+            enqueued = with_job(system, number, job._replace(state="waiting"))
             yield f"enqueue {number}", to_offer(enqueued)
             if system.faults < self.most_faults:
                 yield f"enqueue {number}, die before the offer", fault(enqueued)
         if job.state == "waiting":
-            yield f"cancel waiting {number}", with_job(system, number, replace(job, state="canceled"))
+            yield f"cancel waiting {number}", with_job(system, number, job._replace(state="canceled"))
         if job.state == "queued":
             yield f"cancel queued {number}", self.release(system, number, job.attempt, "canceled", ("queued",))
 
     def deliveries(self, system: System, delivered: tuple[int, int]) -> Iterator[tuple[str, System]]:
         number, attempt = delivered
-        taken = replace(system, redis=system.redis - {delivered})
+        taken = system._replace(redis=system.redis - {delivered})
         yield f"deliver {number}/{attempt}", self.start(taken, number, attempt)
         if system.faults < self.most_faults:
             yield f"deliver {number}/{attempt} twice", fault(self.start(system, number, attempt))
@@ -135,26 +132,26 @@ class Protocol:
     def start(self, system: System, number: int, attempt: int) -> System:
         job = system.jobs[number]
         if self.fence and (job.state, job.attempt) != ("queued", attempt):
-            return replace(system, feeds=self.looks_when_ignored or system.feeds)
-        started = with_job(system, number, replace(job, state="running"))
-        return replace(started, feeds=True, runs=system.runs | {Run(number, attempt)})
+            return system._replace(feeds=self.looks_when_ignored or system.feeds)
+        started = with_job(system, number, job._replace(state="running"))
+        return started._replace(feeds=True, runs=system.runs | {Run(number, attempt)})
 
     def steps_of_run(self, system: System, run: Run) -> Iterator[tuple[str, System]]:
         if run.alive:
-            ended = replace(system, runs=system.runs - {run})
+            ended = system._replace(runs=system.runs - {run})
             finished = self.release(ended, run.job, run.attempt, "finished", ("queued", "running"))
             yield f"finish {run.job}/{run.attempt}", finished
             if system.faults < self.most_faults:
-                dead = system.runs - {run} | {replace(run, alive=False)}
-                yield f"kill {run.job}/{run.attempt}", fault(replace(system, runs=dead))
+                dead = system.runs - {run} | {run._replace(alive=False)}
+                yield f"kill {run.job}/{run.attempt}", fault(system._replace(runs=dead))
                 if not run.fenced:
                     yield f"staleness of {run.job}/{run.attempt}", fault(self.reclaim_stale(system, run))
         if run.fenced:
-            yield f"heartbeat of stale {run.job}/{run.attempt}", replace(system, runs=system.runs - {run})
+            yield f"heartbeat of stale {run.job}/{run.attempt}", system._replace(runs=system.runs - {run})
 
     def reclaim_stale(self, system: System, run: Run) -> System:
         """An owner on another host that sent no heartbeat: it is fenced, and may still be running."""
-        fenced = replace(system, runs=system.runs - {run} | {replace(run, fenced=True)})
+        fenced = system._replace(runs=system.runs - {run} | {run._replace(fenced=True)})
         return self.put_back(fenced, run)
 
     def put_back(self, system: System, run: Run) -> System:
@@ -162,19 +159,19 @@ class Protocol:
         if (job.state, job.attempt) != ("running", run.attempt):
             return system
         state = "waiting" if job.crashes < self.most_crashes else "failed"
-        crashed = with_job(system, run.job, replace(job, crashes=job.crashes + 1))
+        crashed = with_job(system, run.job, job._replace(crashes=job.crashes + 1))
         return self.release(crashed, run.job, run.attempt, state, ("running",))
 
     def steps_of_system(self, system: System) -> Iterator[tuple[str, System]]:
         yield from self.steps_of_order(system)
         if system.handed:
             first, *rest = system.handed
-            pushed = replace(system, handed=tuple(rest), redis=system.redis | {first})
+            pushed = system._replace(handed=tuple(rest), redis=system.redis | {first})
             yield f"push {first}", pushed
             if system.faults < self.most_faults:
-                yield f"die before push of {first}", fault(replace(system, handed=tuple(rest)))
+                yield f"die before push of {first}", fault(system._replace(handed=tuple(rest)))
         if system.redis and system.faults < self.most_faults:
-            yield "FLUSHALL", fault(replace(system, redis=frozenset(), in_order=False, is_shut=False))
+            yield "FLUSHALL", fault(system._replace(redis=frozenset(), in_order=False, is_shut=False))
         if self.sweep:
             swept = self.sweep_once(system)
             if swept != system:
@@ -183,51 +180,51 @@ class Protocol:
     def sweep_once(self, system: System) -> System:
         for run in sorted(system.runs, key=str):
             if not run.alive or not self.dead_only:
-                without = replace(system, runs=system.runs - {run}) if not run.alive else system
+                without = system._replace(runs=system.runs - {run}) if not run.alive else system
                 system = self.put_back(without, run)
         known = system.redis | set(system.handed)
         queued = [(number, job.attempt) for number, job in enumerate(system.jobs) if job.state == "queued"]
         lost = frozenset(queued) - known
-        system = replace(system, redis=system.redis | lost)
+        system = system._replace(redis=system.redis | lost)
         return self.free(system) if could_run(system) else system
 
     def steps_of_order(self, system: System) -> Iterator[tuple[str, System]]:
         if system.to_offer:
-            yield "offer", self.offer(replace(system, to_offer=False))
+            yield "offer", self.offer(system._replace(to_offer=False))
             if system.faults < self.most_faults:
-                yield "die before the offer", fault(replace(system, to_offer=False))
+                yield "die before the offer", fault(system._replace(to_offer=False))
         if system.to_free:
-            yield "free", self.free(replace(system, to_free=False))
+            yield "free", self.free(system._replace(to_free=False))
             if system.faults < self.most_faults:
-                yield "die before the free slot is told", fault(replace(system, to_free=False))
+                yield "die before the free slot is told", fault(system._replace(to_free=False))
         if system.feeds:
             yield "ask", self.ask(system)
         if system.turns:
-            yield "admit", self.admit(replace(system, turns=system.turns - 1))
+            yield "admit", self.admit(system._replace(turns=system.turns - 1))
             if system.faults < self.most_faults:
-                yield "die with the turn, which is over after a second", fault(replace(system, turns=system.turns - 1))
+                yield "die with the turn, which is over after a second", fault(system._replace(turns=system.turns - 1))
         for at, feeder in enumerate(system.to_drop):
-            left = replace(system, to_drop=system.to_drop[:at] + system.to_drop[at + 1 :])
+            left = system._replace(to_drop=system.to_drop[:at] + system.to_drop[at + 1 :])
             is_news = feeder.was_freed if feeder.is_shut and self.knows_frees else feeder.was_offered
             stays = is_news and self.remembers
-            left = replace(left, in_order=stays, is_shut=feeder.is_shut and not stays)
+            left = left._replace(in_order=stays, is_shut=feeder.is_shut and not stays)
             yield "drop", self.look_again(left) if feeder.has_place else left
 
     def offer(self, system: System) -> System:
         told = tuple(feeder._replace(was_offered=True) for feeder in system.to_drop)
         if system.is_shut:
-            return replace(system, to_drop=told)
-        return self.enter(replace(system, to_drop=told))
+            return system._replace(to_drop=told)
+        return self.enter(system._replace(to_drop=told))
 
     def free(self, system: System) -> System:
         told = tuple(feeder._replace(was_offered=True, was_freed=True) for feeder in system.to_drop)
         if not self.knows_frees:
             return self.offer(system)
-        return self.enter(replace(system, to_drop=told))
+        return self.enter(system._replace(to_drop=told))
 
     def enter(self, system: System) -> System:
-        offered = replace(system, in_order=True, is_shut=False)
-        return replace(offered, feeds=True) if self.finds_room(offered) else offered
+        offered = system._replace(in_order=True, is_shut=False)
+        return offered._replace(feeds=True) if self.finds_room(offered) else offered
 
     def finds_room(self, system: System) -> bool:
         return system.has_room if self.keeps_places else system.ahead < WINDOW
@@ -235,7 +232,7 @@ class Protocol:
     def ask(self, system: System) -> System:
         """Whoever comes meanwhile looks for itself, if it finds room."""
         has_turn = system.in_order and self.finds_room(system)
-        return replace(system, feeds=False, turns=system.turns + has_turn)
+        return system._replace(feeds=False, turns=system.turns + has_turn)
 
     def admit(self, system: System) -> System:
         """The database admits the head of the backlog, or says that there is nothing to admit."""
@@ -243,9 +240,8 @@ class Protocol:
         if not waiting or (self.gate and system.counter >= system.limit):
             return self.has_no_more(system, has_place=True)
         number = waiting[0]
-        admitted = replace(system.jobs[number], state="queued", attempt=system.jobs[number].attempt + 1)
-        system = replace(
-            with_job(system, number, admitted),
+        admitted = system.jobs[number]._replace(state="queued", attempt=system.jobs[number].attempt + 1)
+        system = with_job(system, number, admitted)._replace(
             counter=system.counter + 1,
             handed=(*system.handed, (number, admitted.attempt)),
         )
@@ -256,26 +252,26 @@ class Protocol:
         """Of feeders that have not said so yet, one is enough to say it too late, beside those that have a place."""
         before = tuple(feeder for feeder in system.to_drop if feeder.has_place)
         is_shut = system.counter >= system.limit
-        return replace(system, to_drop=(*before, ToDrop(is_shut=is_shut, has_place=has_place)))
+        return system._replace(to_drop=(*before, ToDrop(is_shut=is_shut, has_place=has_place)))
 
     def look_again(self, system: System) -> System:
-        return replace(system, feeds=self.looks_again or system.feeds)
+        return system._replace(feeds=self.looks_again or system.feeds)
 
     def release(self, system: System, number: int, attempt: int, state: str, expected: tuple[str, ...]) -> System:
         job = system.jobs[number]
         if self.fence and (job.attempt != attempt or job.state not in expected):
             return system
         counter = system.counter - 1 if self.together else system.counter
-        released = replace(with_job(system, number, replace(job, state=state)), counter=max(0, counter))
-        return replace(released, to_free=True)
+        released = with_job(system, number, job._replace(state=state))
+        return released._replace(counter=max(0, counter), to_free=True)
 
 
 def with_job(system: System, number: int, job: Job) -> System:
-    return replace(system, jobs=(*system.jobs[:number], job, *system.jobs[number + 1 :]))
+    return system._replace(jobs=(*system.jobs[:number], job, *system.jobs[number + 1 :]))
 
 
 def to_offer(system: System) -> System:
-    return replace(system, to_offer=True)
+    return system._replace(to_offer=True)
 
 
 def could_run(system: System) -> bool:
@@ -283,7 +279,7 @@ def could_run(system: System) -> bool:
 
 
 def fault(system: System) -> System:
-    return replace(system, faults=system.faults + 1)
+    return system._replace(faults=system.faults + 1)
 
 
 def breach(system: System) -> str:
@@ -360,19 +356,20 @@ def test_every_job_can_still_end_from_every_state(name: str) -> None:
     """No state is a trap from which only endless circles lead: I3 for a system that is repaired at last."""
     protocol = Protocol(most_faults=1)
     seen, frontier = {SYSTEMS[name]}, [SYSTEMS[name]]
-    leads_to: dict[System, set[System]] = {}
+    comes_from: dict[System, list[System]] = {SYSTEMS[name]: []}
     while frontier:
         system = frontier.pop()
-        leads_to[system] = {following for _, following in protocol.steps(system)}
-        new = leads_to[system] - seen
-        seen |= new
-        frontier += new
-    good = {system for system in seen if not stuck(system)}
-    changed = True
-    while changed:
-        before = len(good)
-        good |= {system for system in seen if leads_to[system] & good}
-        changed = len(good) > before
+        for following in {following for _, following in protocol.steps(system)}:
+            comes_from.setdefault(following, []).append(system)
+            if following not in seen:
+                seen.add(following)
+                frontier.append(following)
+    frontier = [system for system in seen if not stuck(system)]
+    good = set(frontier)
+    while frontier:
+        before = set(comes_from[frontier.pop()]) - good
+        good |= before
+        frontier += before
     assert good == seen
 
 
