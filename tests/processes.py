@@ -20,8 +20,8 @@ from rq.job import JobStatus
 
 from tenant_slots import queue_directory
 from tenant_slots.models import TenantJob
-
-ROOT = Path(__file__).parent.parent
+from tests import warm_start
+from tests.warm_start import ROOT, Process
 
 
 def wait_until(condition: Callable[[], object], timeout: float = 30.0, message: str = "") -> None:
@@ -67,7 +67,7 @@ class Workers:
     """The worker processes of one test; `variables` are added to their environment."""
 
     def __init__(self, **variables: str) -> None:
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Process] = []
         self.variables = variables
 
     def start(
@@ -76,15 +76,13 @@ class Workers:
         *arguments: str,
         queues: tuple[str, ...] = ("imports",),
         worker_class: str | None = None,
-    ) -> list[subprocess.Popen[bytes]]:
+    ) -> list[Process]:
         """Start `count` processes and return when RQ knows them, or they have ended well by then.
 
         `worker_class` "" means no setting at all.
         """
         before = self._registered()
-        command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", *queues, *arguments]
-        values = {**environment(worker_class), **self.variables}
-        new = [subprocess.Popen(command, cwd=ROOT, env=values) for _ in range(count)]
+        new = [self._begin("rqworker", *queues, *arguments, worker_class=worker_class) for _ in range(count)]
         self.processes += new
 
         def are_known() -> bool:
@@ -93,13 +91,17 @@ class Workers:
         wait_until(are_known, message=f"{count} workers did not start")
         return new
 
-    def run(
-        self, *arguments: str, queues: tuple[str, ...] = ("imports",), worker_class: str | None = None
-    ) -> subprocess.CompletedProcess[bytes]:
+    def run(self, *arguments: str, queues: tuple[str, ...] = ("imports",), worker_class: str | None = None) -> Process:
         """One process that ends by itself, as with ``--burst``; returns when it has."""
-        command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", *queues, *arguments]
-        values = {**environment(worker_class), **self.variables}
-        return subprocess.run(command, cwd=ROOT, env=values, timeout=60)
+        process = self._begin("rqworker", *queues, *arguments, worker_class=worker_class)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+        return process
+
+    def _begin(self, *command: str, worker_class: str | None = None) -> Process:
+        return warm_start.start(command, {**environment(worker_class), **self.variables})
 
     def run_pool(self, *arguments: str, worker_class: str) -> subprocess.CompletedProcess[bytes]:
         """RQ's pool, with one worker, which ends by itself."""

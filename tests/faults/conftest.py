@@ -20,6 +20,7 @@ from tests.faults.observer import Observer, open_runs
 from tests.faults.servers import Postgres, Valkey, django_on_database, django_on_redis
 from tests.faults.workers import CHOSEN, KIND
 from tests.processes import ROOT, Workers, environment, wait_until
+from tests.warm_start import Process
 
 SHORT = {"BEAT_INTERVAL": 1, "LEASE_TTL": 2, "SWEEP_INTERVAL": 1, "RESCHEDULE_DELAY": 1}
 
@@ -32,13 +33,13 @@ class FaultWorkers(Workers):
         if number == signal.SIGKILL:
             self.processes[index].wait()
 
-    def start_unasked(self, count: int = 1, worker_class: str | None = None) -> list[subprocess.Popen[bytes]]:
+    def start_unasked(self, count: int = 1, worker_class: str | None = None) -> list[Process]:
         """Start processes without waiting for them, as what supervises workers does. The caller keeps them."""
-        return [self._start("rqworker", "imports", worker_class=worker_class) for _ in range(count)]
+        return [self._begin("rqworker", "imports", worker_class=worker_class) for _ in range(count)]
 
-    def start_sweeper(self) -> subprocess.Popen[bytes]:
+    def start_sweeper(self) -> Process:
         """What runs beside workers of RQ's own classes. The caller keeps it."""
-        return self._start("slots_sweep", "--loop")
+        return self._begin("slots_sweep", "--loop")
 
     def start_pool(self, worker_class: str) -> subprocess.Popen[bytes]:
         """RQ's pool with one worker, which are a group of processes of their own."""
@@ -49,10 +50,6 @@ class FaultWorkers(Workers):
         self.processes.append(pool)
         wait_until(lambda: self._registered() > before, message="the pool did not start")
         return pool
-
-    def _start(self, *command: str, worker_class: str | None = None) -> subprocess.Popen[bytes]:
-        values = {**environment(worker_class), **self.variables}
-        return subprocess.Popen([sys.executable, "-W", "ignore", "manage.py", *command], cwd=ROOT, env=values)
 
     def with_sabotage(self, plan: str, armed: Path, worker_class: str = f"Sabotaged{KIND}") -> str:
         """The worker class that does what the plan says, once, when `armed` exists."""

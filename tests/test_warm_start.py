@@ -1,0 +1,89 @@
+"""A fork of a template is in every respect the process that ``manage.py`` would have been."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import warm_start
+from tests.processes import environment, wait_until
+
+LOOK = """
+import json, os, pathlib, signal, sys, threading, warnings
+import __main__
+pathlib.Path(os.environ["LOOKED"]).write_text(json.dumps({
+    "arguments": sys.argv[:2], "path": sys.path, "main": os.path.abspath(__main__.__file__),
+    "environment": dict(os.environ), "directory": os.getcwd(), "group": os.getpgrp(), "session": os.getsid(0),
+    "signals": {name: str(signal.getsignal(name)) for name in signal.valid_signals()},
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "descriptors": sorted(name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")),
+    "filters": [str(one) for one in warnings.filters], "threads": threading.active_count(),
+    "bytes": [sys.stdout.line_buffering, sys.stdout.encoding, sys.stdin.closed],
+}))
+print("to standard output")
+print("to standard error", file=sys.stderr)
+"""
+
+pytestmark = pytest.mark.django_db
+
+
+def looked(values: dict[str, str]) -> dict[str, Any]:
+    file = Path(values["LOOKED"])
+    file.unlink(missing_ok=True)
+    assert warm_start.start(["shell", "-c", LOOK], values).wait(60) == 0
+    seen: dict[str, Any] = json.loads(file.read_text())
+    return seen
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> dict[str, str]:
+    """An environment that no test has had before."""
+    return {**environment(), "LOOKED": str(tmp_path / "looked")}
+
+
+def test_a_fork_finds_what_a_process_of_its_own_finds(values: dict[str, str], capfd: Any) -> None:
+    by_itself = looked(values)
+    assert not has_template(values)
+    fork = looked(values)
+    assert has_template(values)
+    by_itself["environment"].pop("PYTEST_CURRENT_TEST", None)
+    assert fork == by_itself
+    output = capfd.readouterr()
+    assert output.out.count("to standard output") == output.err.count("to standard error") == 2
+
+
+def test_the_second_fork_has_nothing_of_the_first_one(values: dict[str, str]) -> None:
+    looked(values)
+    waiting = warm_start.start(["shell", "-c", "import time; time.sleep(60)"], values)
+    assert looked(values) == looked(values)
+    waiting.kill()
+    assert waiting.wait(10) == -signal.SIGKILL
+
+
+def test_it_is_told_how_each_of_them_ended(values: dict[str, str]) -> None:
+    looked(values)
+    refused = warm_start.start(["shell", "-c", "raise SystemExit(3)"], values)
+    stopped = warm_start.start(["shell", "-c", "import time; time.sleep(60)"], values)
+    assert refused.wait(60) == refused.returncode == refused.poll() == 3
+    assert stopped.poll() is None
+    stopped.terminate()
+    wait_until(lambda: stopped.poll() is not None)
+    assert stopped.returncode == -signal.SIGTERM
+
+
+def test_a_template_ends_once_its_forks_have(values: dict[str, str]) -> None:
+    looked(values)
+    fork = warm_start.start(["shell", "-c", "import time; time.sleep(60)"], values)
+    template = warm_start._templates.pop(warm_start.key_of(values))
+    template.end()
+    assert template.process.poll() is None, "somebody has yet to be told"
+    fork.kill()
+    assert (fork.wait(10), template.process.wait(10)) == (-signal.SIGKILL, 0)
+
+
+def has_template(values: dict[str, str]) -> bool:
+    return warm_start.key_of(values) in warm_start._templates

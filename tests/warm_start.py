@@ -1,0 +1,142 @@
+"""Processes of ``manage.py`` that begin in a tenth of the time: forks of one that has set Django up already."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tests.template_process import NUMBER
+
+Key = frozenset[tuple[str, str]]
+
+ROOT = Path(__file__).parent.parent
+
+MANAGE = [sys.executable, "-W", "ignore", "manage.py"]
+
+
+TEMPLATES = 6
+"""At once, for each process of pytest: a template takes 70 MB. Tests use few environments, and one at a time."""
+
+
+class Process(Protocol):
+    """What tests use of a `subprocess.Popen`."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+def start(arguments: Sequence[str], environment: Mapping[str, str]) -> Process:
+    """``manage.py`` with these arguments. The first process with an environment begins by itself.
+
+    With the second one it is worth a template, of which that and all further ones are forks.
+    """
+    key = key_of(environment)
+    if key not in _asked_for:
+        _asked_for.add(key)
+        return subprocess.Popen([*MANAGE, *arguments], cwd=ROOT, env=environment)
+    template = _templates.pop(key, None) or Template(dict(key))
+    _templates[key] = template  # the latest one is the last one
+    if len(_templates) > TEMPLATES:
+        _templates.pop(next(iter(_templates))).end()
+    return template.fork(arguments)
+
+
+def key_of(environment: Mapping[str, str]) -> Key:
+    """What two processes have to have in common to be forks of one template."""
+    return frozenset((name, value) for name, value in environment.items() if name != "PYTEST_CURRENT_TEST")
+
+
+class Template:
+    """A `tests.template_process`."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        directory = tempfile.mkdtemp(prefix="tenant_slots_template_")
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        self.path = str(Path(directory, "socket"))
+        command = [sys.executable, "-W", "ignore", "-m", "tests.template_process", self.path]
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE)
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        """As soon as its forks have ended, which no test leaves behind."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def fork(self, arguments: Sequence[str]) -> Fork:
+        return Fork(self._connected(), arguments)
+
+    def _connected(self) -> socket.socket:
+        """It listens as soon as Django is set up."""
+        deadline = time.monotonic() + 60
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(self.path)
+            except (FileNotFoundError, ConnectionRefusedError):
+                connection.close()
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError(f"the template did not start: {self.process.returncode}") from None
+                time.sleep(0.01)
+            else:
+                return connection
+
+
+class Fork:
+    """Of a template, which tells over the connection how it ended."""
+
+    def __init__(self, connection: socket.socket, arguments: Sequence[str]) -> None:
+        self.returncode: int | None = None
+        self._connection = connection
+        socket.send_fds(connection, [json.dumps(["manage.py", *arguments]).encode()], [0, 1, 2])
+        self.pid = self._told()
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self._connection.settimeout(timeout)
+            try:
+                self.returncode = self._told()
+            except (BlockingIOError, TimeoutError):
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
+            self._connection.close()
+        return self.returncode
+
+    def _told(self) -> int:
+        number: int = NUMBER.unpack(self._connection.recv(NUMBER.size))[0]
+        return number
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+_asked_for: set[Key] = set()
+_templates: dict[Key, Template] = {}
