@@ -1,4 +1,4 @@
-"""Running an ``async def`` job to its end, inside its slot and inside RQ's timeout.
+"""Running an ``async def`` job to its end, inside its slot and inside RQ's timeout, and leaving loops that go on.
 
 `asyncio.Runner` and not asgiref's `async_to_sync`: that one runs the coroutine in a thread, where RQ's alarm cannot
 reach it. It would go on after the timeout, without a slot.
@@ -24,6 +24,31 @@ from tenant_slots.scope import outside_of_scopes
 from tenant_slots.tasks import context
 
 _is_called_here: ContextVar[bool] = ContextVar("tenant_slots_is_called_here", default=False)
+
+
+_has_left_loop = False
+"""Whether code that this process has run has left a loop that goes on, see `in_same_loop`."""
+
+
+@contextmanager
+def in_same_loop() -> Iterator[None]:
+    """A loop that goes on in a greenlet after the block, as Playwright's until somebody stops it, is the block's alone.
+
+    Python takes this thread for one in which a loop runs, and Django refuses each query there.
+    """
+    global _has_left_loop
+    before = asyncio._get_running_loop()
+    try:
+        yield
+    finally:
+        if asyncio._get_running_loop() is not before:
+            _has_left_loop = True
+            asyncio._set_running_loop(before)
+
+
+def has_left_loop() -> bool:
+    """Whether there may be one that goes on as soon as somebody turns to its greenlet, or that is collected."""
+    return _has_left_loop
 
 
 @contextmanager

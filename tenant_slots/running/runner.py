@@ -23,7 +23,7 @@ from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.models import EXPIRED, State, TenantJob
 from tenant_slots.models.shapes import is_retry
 from tenant_slots.running import busy, callbacks, deliveries, errors, unknown_tasks
-from tenant_slots.running.coroutines import completed_in_context
+from tenant_slots.running.coroutines import completed_in_context, in_same_loop
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import NOT_BEGUN, Outcome, storable_error
 from tenant_slots.running.run import Run
@@ -105,7 +105,8 @@ def _called_and_recorded(run: Run, function: Callable[[TenantJob], T]) -> T | No
     with reporting(job) as reporter:
         try:
             run.require_time()
-            result = function(job)
+            with in_same_loop():
+                result = function(job)
             alarm.disarm()
         except EndedAtOnce:
             alarm.disarm()

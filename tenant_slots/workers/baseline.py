@@ -30,6 +30,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import leftovers
 from tenant_slots.db.sessions import threads_of_pools
 from tenant_slots.models import TenantJob
+from tenant_slots.running.coroutines import has_left_loop
 from tenant_slots.workers.rights import rights
 from tenant_slots.workers.sessions import end_thread_of_coroutines, restore_sessions
 
@@ -104,7 +105,8 @@ class Baseline:
         self._highest_file = (_lowest_free_file() + os.sysconf("SC_OPEN_MAX")) // 2
 
     def is_restorable(self, job: TenantJob | None = None) -> bool:
-        """Not where a job has left a thread, which cannot be ended, or memory, of which the system gets little back.
+        """Not where a job has left a thread or loop that goes on, which cannot be ended, or memory, of which the system
+        gets little back.
 
         Nor where jobs have left half of all files open that there may be, or given up what a process seldom gets back:
         see `rights`.
@@ -118,7 +120,7 @@ class Baseline:
         limit = app_settings.HORSE_MAX_RSS
         is_small = (limit is None or resident_bytes() <= limit) and self._has_files_left()
         has_its_place = rights() == self._rights and self._finds_its_way_back()
-        return is_small and has_its_place and not self._has_another_thread(job)
+        return is_small and has_its_place and not has_left_loop() and not self._has_another_thread(job)
 
     def _wait_for_new_threads(self) -> None:
         """Python counts one of `_thread` when it first runs, and the system when it is made.

@@ -25,6 +25,7 @@ from tenant_slots.db.leftovers import note_sessions, wrappers_of_all
 from tenant_slots.models import TenantJob
 from tenant_slots.news import tell
 from tenant_slots.owners import Owner
+from tenant_slots.running.coroutines import in_same_loop
 from tenant_slots.running.deliveries import failure_text
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import Run, WatchedRun
@@ -74,7 +75,8 @@ class RidingWorker(BaseWorker):
         while (order := reins.next_order()) is not None:
             jobs += isinstance(order, Order)
             close_ended_sessions()
-            ended = contextvars.copy_context().run(self._obey, order)
+            with in_same_loop():
+                ended = contextvars.copy_context().run(self._obey, order)
             if os.getpid() != process:
                 return  # a child that a job has forked, and that fell through to here
             job = order.job if isinstance(order, Order) else None

@@ -20,6 +20,7 @@ from tenant_slots import dispatch, fair_order, logs
 from tenant_slots.db.leftovers import note_sessions, wrappers_of_all
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
+from tenant_slots.running.coroutines import in_same_loop
 from tenant_slots.running.run import WatchedRun
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.presence import Presence
@@ -87,7 +88,8 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
         query_wrappers = wrappers_of_all()
         close_ended_sessions()
         try:
-            super().execute_job(job, queue)
+            with in_same_loop():
+                super().execute_job(job, queue)
         finally:
             leave_transactions(query_wrappers)
             end_thread_of_coroutines()
