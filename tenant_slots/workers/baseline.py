@@ -61,6 +61,7 @@ OF_INTERPRETER: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = 
     (threading.gettrace, threading.settrace),
     (threading.getprofile, threading.setprofile),
     (sys.getrecursionlimit, sys.setrecursionlimit),
+    (threading.stack_size, threading.stack_size),
     (sys.getswitchinterval, sys.setswitchinterval),
     (sys.get_int_max_str_digits, sys.set_int_max_str_digits),
     (sys.get_coroutine_origin_tracking_depth, sys.set_coroutine_origin_tracking_depth),

@@ -51,6 +51,7 @@ LEFT: dict[str, Callable[[], object]] = {
     "a profiler": lambda: sys.setprofile(look),
     "a tracer of threads": lambda: threading.settrace(look),
     "little room for calls": lambda: sys.setrecursionlimit(150),
+    "large stacks of threads": lambda: threading.stack_size(64 * 1024 * 1024),
     "no collection of garbage": gc.disable,
     "rare turns of threads": lambda: sys.setswitchinterval(1),
     "a watch for hangs": lambda: faulthandler.dump_traceback_later(0.5, exit=True),
@@ -81,7 +82,7 @@ def meet(tenant: str, secret: str, seconds: float = 0.0) -> list[Any]:
     found = sorted({*seen, *filter(None, [threading.gettrace() and "a tracer of threads"])})
     collects = [gc.isenabled(), gc.get_debug(), tracemalloc.is_tracing()]
     waits = [sys.getswitchinterval(), socket.getdefaulttimeout()]
-    return [found, collects, waits, os.readlink("/proc/self/fd/1")]
+    return [found, collects, waits, threading.stack_size(), os.readlink("/proc/self/fd/1")]
 
 
 @pytest.mark.parametrize("what", LEFT)
