@@ -42,7 +42,8 @@ def rights() -> tuple[object, ...]:
 
     limits = {kind: resource.getrlimit(kind) for kind in _kinds_of_limits()}
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    standing = os.getpriority(os.PRIO_PROCESS, 0), processors, _first_to_be_killed(), *_of_linux()
+    soon_killed = _told("oom_score_adj")  # where memory is short
+    standing = os.getpriority(os.PRIO_PROCESS, 0), processors, soon_killed, *_of_linux()
     user = os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups(), os.getpgid(0)
     return limits, standing, user, [_identity(number) for number in STANDARD_FILES]
 
@@ -55,6 +56,7 @@ def _of_linux() -> Iterator[object]:
     yield IOPRIO_GET and _libc.syscall(IOPRIO_GET, IOPRIO_WHO_PROCESS, 0)
     yield from (_libc.prctl(question, 0, 0, 0, 0) for question in (PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS))
     yield _capabilities(_libc)
+    yield _told("timers")  # one that a job has made sends its signal to the job that runs then
     with suppress(OSError):
         root = os.stat("/")
         yield root.st_dev, root.st_ino, [_namespace(name) for name in NAMESPACES]
@@ -80,12 +82,12 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     return None
 
 
-def _first_to_be_killed() -> bytes:
-    """How soon the system ends it where memory is short."""
+def _told(name: str) -> bytes:
+    """The beginning of what the system tells of this process under that name; empty where it tells nothing."""
     with suppress(OSError):
-        descriptor = os.open("/proc/self/oom_score_adj", os.O_RDONLY)
+        descriptor = os.open(f"/proc/self/{name}", os.O_RDONLY)
         try:
-            return os.read(descriptor, 16)
+            return os.read(descriptor, 256)
         finally:
             os.close(descriptor)
     return b""

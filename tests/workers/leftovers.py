@@ -289,6 +289,17 @@ NEW_NETWORK, NEW_PROCESSES = 0x40000000, 0x20000000
 """From <linux/sched.h>, for `unshare`."""
 
 
+def _make_timer() -> None:
+    """As a profiler that is written in C does: it sends SIGPROF, in an hour."""
+    event = struct.pack("=qii48x", 0, signal.SIGPROF, 0)
+    timer = ctypes.c_void_p()
+    _call("timer_create", time.CLOCK_MONOTONIC, event, ctypes.byref(timer))
+    _call("timer_settime", timer, 0, struct.pack("=qqqq", 0, 0, 3600, 0), None)
+
+
+TIMERS = Path("/proc/self/timers")
+
+
 def _be_first_to_start_one_process() -> None:
     """As what builds a sandbox does: nobody can start another one there when that has ended."""
     _call("unshare", NEW_PROCESSES)
@@ -330,6 +341,8 @@ OF_LINUX = {
 }
 if IOPRIO_SET:
     OF_LINUX["turns of its files"] = Leftover(_have_files_wait, lambda: _call("syscall", IOPRIO_SET + 1, 1, 0))
+if TIMERS.exists():
+    OF_LINUX["timer of the system"] = Leftover(_make_timer, TIMERS.read_text)
 if sys.platform == "linux" and _may_leave_namespaces():
     see_network = partial(os.readlink, "/proc/self/ns/net")
     OF_LINUX["network"] = Leftover(lambda: _call("unshare", NEW_NETWORK), see_network)
