@@ -15,6 +15,7 @@ from django.utils.translation import gettext
 
 from tenant_slots.admin import attention, audit, overview_charts
 from tenant_slots.admin.attention import MODELS, Facts, Links, LostChange
+from tenant_slots.admin.bulk.commission import key_of
 from tenant_slots.admin.bulk.pages import SEES_ALL
 from tenant_slots.admin.pages import address, address_of, view_name
 from tenant_slots.admin.permissions import may
@@ -95,7 +96,7 @@ class OverviewPage(WorkersPage):
         return {"slots_overview_url": address(self, "overview")} if self.has_overview_permission(request) else {}
 
     def _sees_lost(self, request: HttpRequest, change: LostChange) -> bool:
-        is_theirs = change.user_key == str(request.user.pk) or may(request, SEES_ALL)
+        is_theirs = change.user_key == key_of(request.user) or may(request, SEES_ALL)
         return change.site == self.admin_site.name and is_theirs
 
     def _links(self, request: HttpRequest) -> Links:

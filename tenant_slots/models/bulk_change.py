@@ -28,7 +28,7 @@ class Ending(StrEnum):
 class BulkChange(models.Model):
     """One action of the admin on many rows, which a worker carries out.
 
-    Who confirmed it is kept by key and name: the tables of users may be in another database.
+    Who confirmed it is kept by key and name: the tables of users may be in another database, or be one in each schema.
     """
 
     site = models.CharField(max_length=100, help_text="The name of the admin site.")

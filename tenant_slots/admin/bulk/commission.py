@@ -12,6 +12,7 @@ from django.apps import apps
 from django.conf import settings
 from django.contrib.admin.sites import all_sites
 from django.contrib.auth import get_user_model
+from django.db import connections
 from django.http import HttpRequest
 
 from tenant_slots.admin.confirmed import Confirmed
@@ -56,7 +57,7 @@ class Commission:
         """
         model_admin = model_admin_of(change)
         action = action_of(model_admin, change.action)
-        user = get_user_model()._default_manager.filter(pk=change.user_key).first()
+        user = _user_with(change.user_key)
         if action is None:
             raise UnknownBulkAction(action=change.action, model=change.model, site=change.site)
         if user is None:
@@ -68,6 +69,25 @@ class Commission:
     def still_stands(self) -> bool:
         may = getattr(self.model_admin, f"has_{self.action.permission}_permission")
         return bool(self.model_admin.admin_site.has_permission(self.request) and may(self.request))
+
+
+def key_of(user: Any) -> str:
+    """Who has confirmed a bulk change. With a schema per tenant each has users of its own, counted from 1 in each."""
+    return f"{_place_of_users()}{user.pk}"
+
+
+def _user_with(key: str) -> Any:
+    """None, too, where the users are those of another schema."""
+    place = _place_of_users()
+    if not key.startswith(place):
+        return None
+    return get_user_model()._default_manager.filter(pk=key.removeprefix(place)).first()
+
+
+def _place_of_users() -> str:
+    """Empty but with django-tenants, which has the schema on the connection."""
+    schema = getattr(connections[get_user_model()._default_manager.db], "schema_name", "")
+    return f"{schema}/" if schema else ""
 
 
 def require_readable(row: BulkChange | BulkChunk, column: str) -> None:

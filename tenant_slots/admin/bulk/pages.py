@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from tenant_slots.admin import audit
 from tenant_slots.admin.bases import AnyConcern
 from tenant_slots.admin.bulk import report, run
-from tenant_slots.admin.bulk.commission import action_of, restored
+from tenant_slots.admin.bulk.commission import action_of, key_of, restored
 from tenant_slots.admin.bulk.report import LOST, Report
 from tenant_slots.admin.bulk.start import enqueue, queue_for
 from tenant_slots.admin.cells import html
@@ -119,7 +119,7 @@ class BulkPages(Restricted, AnyConcern):
         changes: QuerySet[BulkChange] = BulkChange.objects.filter(
             model=self.opts.label_lower, site=self.admin_site.name
         )
-        return changes if self._sees_all(request) else changes.filter(user_key=str(request.user.pk))
+        return changes if self._sees_all(request) else changes.filter(user_key=key_of(request.user))
 
     def _sees_all(self, request: HttpRequest) -> bool:
         return may(request, SEES_ALL) and self.own_tenant_queues(request) is None

@@ -15,7 +15,7 @@ from django.utils import translation
 from tenant_slots import chains, fleet, limits, tenants
 from tenant_slots.admin.bulk import chunks
 from tenant_slots.admin.bulk.chunks import Part
-from tenant_slots.admin.bulk.commission import stored
+from tenant_slots.admin.bulk.commission import key_of, stored
 from tenant_slots.admin.bulk.run import run_bulk_change
 from tenant_slots.admin.confirmed import GONE, Confirmed
 from tenant_slots.conf import app_settings
@@ -62,7 +62,7 @@ def start_bulk_change(
         "action": name,
         "values": stored(values),
         "language": translation.get_language() or settings.LANGUAGE_CODE,
-        "user_key": str(request.user.pk),
+        "user_key": key_of(request.user),
         "by": limits.stored_name(str(request.user.get_username())),
         "reason": values.get("reason", ""),
         "total": action.rows_changed(visible, values) if action.counts else len(pks) + sum(outcomes.values()),
