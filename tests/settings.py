@@ -79,9 +79,14 @@ RQ_QUEUES = {
     name: {**REDIS, "DEFAULT_TIMEOUT": 180}
     for name in ("default", "imports", "imports_bulk", "imports_throttled", "imports_slow", "reports")
 }
-RQ = {"WORKER_CLASS": os.environ.get("TEST_WORKER_CLASS", "tenant_slots.workers.TenantWorker")}
-if not RQ["WORKER_CLASS"]:
-    del RQ["WORKER_CLASS"]
+
+
+def rq_settings() -> dict[str, str]:
+    worker_class = os.environ.get("TEST_WORKER_CLASS", "tenant_slots.workers.TenantWorker")
+    return {"WORKER_CLASS": worker_class} if worker_class else {}
+
+
+RQ = rq_settings()
 if "TEST_TENANT_SLOTS" in os.environ:
     TENANT_SLOTS = json.loads(os.environ["TEST_TENANT_SLOTS"])
 RQ_EXCEPTION_HANDLERS = os.environ.get("TEST_EXCEPTION_HANDLERS", "").split()

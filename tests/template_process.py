@@ -1,8 +1,8 @@
 """A process that has set Django up, and forks itself for each ``manage.py`` command that it is asked for.
 
 To import Django, RQ and this app takes a process a second of CPU, which is most of what a test of workers takes. What
-begins here is where ``manage.py`` is once Django is set up, with the same environment: `tests.warm_start` asks only for
-processes whose environment is the template's own. A connection is a process: the caller sends the arguments and its
+begins here is where ``manage.py`` is once Django is set up, and `tests.warm_start` asks only for processes of which the
+environment says the same to the settings. A connection is a process: the caller sends arguments, environment and its
 standard streams, and is told the process's number, and how it ended. At the end of standard input nobody asks any more.
 """
 
@@ -16,24 +16,32 @@ import socket
 import struct
 import sys
 from contextlib import suppress
+from typing import Any
 
 import django
+from django.conf import settings
 
-ARGUMENTS = 65_536
-"""Bytes; a command line of tests has a few hundred."""
+from tests.settings import rq_settings
+
+MOST = 128 * 1024
+"""Bytes of arguments and environment, of which there are some 10,000."""
 
 NUMBER = struct.Struct("i")
 
 
 def main(path: str) -> None:
     django.setup()
-    sys.argv = _arguments_of_the_next(path)
+    asked = _next(path)
+    sys.argv = asked["arguments"]
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    settings.RQ = rq_settings()
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def _arguments_of_the_next(path: str) -> list[str]:
+def _next(path: str) -> dict[str, Any]:
     """Returns in each process that was asked for, and never in the template, which tells of their ends."""
-    listening = socket.socket(socket.AF_UNIX)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(path)
     listening.listen()
     ready = selectors.DefaultSelector()
@@ -45,17 +53,17 @@ def _arguments_of_the_next(path: str) -> list[str]:
                 ready.unregister(key.fd)
                 _tell_of_end(key.fd, *key.data)
             elif key.fd == listening.fileno():
-                if (arguments := _fork(listening.accept()[0], ready)) is not None:
+                if (asked := _fork(listening.accept()[0], ready)) is not None:
                     listening.close()
-                    return arguments
+                    return asked
             else:
                 ready.unregister(key.fd)
                 ready.unregister(listening)
     raise SystemExit
 
 
-def _fork(caller: socket.socket, ready: selectors.BaseSelector) -> list[str] | None:
-    message, streams, _, _ = socket.recv_fds(caller, ARGUMENTS, 3)
+def _fork(caller: socket.socket, ready: selectors.BaseSelector) -> dict[str, Any] | None:
+    message, streams, _, _ = socket.recv_fds(caller, MOST, 3)
     if pid := os.fork():
         for stream in streams:
             os.close(stream)
@@ -70,8 +78,8 @@ def _fork(caller: socket.socket, ready: selectors.BaseSelector) -> list[str] | N
         os.close(key.fd)
     ready.close()
     caller.close()
-    arguments: list[str] = json.loads(message)
-    return arguments
+    asked: dict[str, Any] = json.loads(message)
+    return asked
 
 
 def _tell_of_end(pidfd: int, caller: socket.socket, pid: int) -> None:

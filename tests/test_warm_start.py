@@ -15,6 +15,7 @@ from tests.processes import environment, wait_until
 LOOK = """
 import json, os, pathlib, signal, sys, threading, warnings
 import __main__
+from django.conf import settings
 pathlib.Path(os.environ["LOOKED"]).write_text(json.dumps({
     "arguments": sys.argv[:2], "path": sys.path, "main": os.path.abspath(__main__.__file__),
     "environment": dict(os.environ), "directory": os.getcwd(), "group": os.getpgrp(), "session": os.getsid(0),
@@ -22,7 +23,8 @@ pathlib.Path(os.environ["LOOKED"]).write_text(json.dumps({
     "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "descriptors": sorted(name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")),
     "filters": [str(one) for one in warnings.filters], "threads": threading.active_count(),
-    "bytes": [sys.stdout.line_buffering, sys.stdout.encoding, sys.stdin.closed],
+    "worker class": settings.RQ["WORKER_CLASS"],
+    "streams": [sys.stdout.line_buffering, sys.stdout.encoding, sys.stdin.closed],
 }))
 print("to standard output")
 print("to standard error", file=sys.stderr)
@@ -50,10 +52,18 @@ def test_a_fork_finds_what_a_process_of_its_own_finds(values: dict[str, str], ca
     assert not has_template(values)
     fork = looked(values)
     assert has_template(values)
-    by_itself["environment"].pop("PYTEST_CURRENT_TEST", None)
     assert fork == by_itself
     output = capfd.readouterr()
     assert output.out.count("to standard output") == output.err.count("to standard error") == 2
+
+
+def test_forks_of_one_template_differ_in_what_is_read_later(values: dict[str, str]) -> None:
+    looked(values)
+    other = {**values, "TEST_WORKER_CLASS": "rq.SimpleWorker", "TEST_SABOTAGE_FILE": "armed"}
+    seen = looked(other)
+    assert has_template(values)
+    assert (seen["environment"]["TEST_SABOTAGE_FILE"], seen["worker class"]) == ("armed", "rq.SimpleWorker")
+    assert looked(values)["worker class"] != "rq.SimpleWorker"
 
 
 def test_the_second_fork_has_nothing_of_the_first_one(values: dict[str, str]) -> None:

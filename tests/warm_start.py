@@ -18,6 +18,9 @@ from typing import Protocol
 
 from tests.template_process import NUMBER
 
+READ_LATER = {"PYTEST_CURRENT_TEST", "TEST_WORKER_CLASS", "TEST_SABOTAGE", "TEST_SABOTAGE_FILE"}
+"""Variables of which nothing depends that is there once Django is set up; settings with the class are made anew."""
+
 Key = frozenset[tuple[str, str]]
 
 ROOT = Path(__file__).parent.parent
@@ -43,9 +46,9 @@ class Process(Protocol):
 
 
 def start(arguments: Sequence[str], environment: Mapping[str, str]) -> Process:
-    """``manage.py`` with these arguments. The first process with an environment begins by itself.
+    """``manage.py`` with these arguments. The first process with such settings begins by itself.
 
-    With the second one it is worth a template, of which that and all further ones are forks.
+    With the second one they are worth a template, of which that and all further ones are forks.
     """
     key = key_of(environment)
     if key not in _asked_for:
@@ -55,12 +58,12 @@ def start(arguments: Sequence[str], environment: Mapping[str, str]) -> Process:
     _templates[key] = template  # the latest one is the last one
     if len(_templates) > TEMPLATES:
         _templates.pop(next(iter(_templates))).end()
-    return template.fork(arguments)
+    return template.fork(arguments, environment)
 
 
 def key_of(environment: Mapping[str, str]) -> Key:
     """What two processes have to have in common to be forks of one template."""
-    return frozenset((name, value) for name, value in environment.items() if name != "PYTEST_CURRENT_TEST")
+    return frozenset((name, value) for name, value in environment.items() if name not in READ_LATER)
 
 
 class Template:
@@ -79,14 +82,14 @@ class Template:
         assert self.process.stdin is not None
         self.process.stdin.close()
 
-    def fork(self, arguments: Sequence[str]) -> Fork:
-        return Fork(self._connected(), arguments)
+    def fork(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Fork:
+        return Fork(self._connected(), arguments, environment)
 
     def _connected(self) -> socket.socket:
         """It listens as soon as Django is set up."""
         deadline = time.monotonic() + 60
         while True:
-            connection = socket.socket(socket.AF_UNIX)
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 connection.connect(self.path)
             except (FileNotFoundError, ConnectionRefusedError):
@@ -101,10 +104,11 @@ class Template:
 class Fork:
     """Of a template, which tells over the connection how it ended."""
 
-    def __init__(self, connection: socket.socket, arguments: Sequence[str]) -> None:
+    def __init__(self, connection: socket.socket, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self.returncode: int | None = None
         self._connection = connection
-        socket.send_fds(connection, [json.dumps(["manage.py", *arguments]).encode()], [0, 1, 2])
+        asked = {"arguments": ["manage.py", *arguments], "environment": {**environment}}
+        socket.send_fds(connection, [json.dumps(asked).encode()], [0, 1, 2])
         self.pid = self._told()
 
     def poll(self) -> int | None:
