@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -83,6 +84,19 @@ def test_it_is_told_how_each_of_them_ended(values: dict[str, str]) -> None:
     stopped.terminate()
     wait_until(lambda: stopped.poll() is not None)
     assert stopped.returncode == -signal.SIGTERM
+
+
+def test_one_thread_may_poll_while_another_one_waits(values: dict[str, str]) -> None:
+    """The observer of a test asks who lives, twenty times a second."""
+    looked(values)
+    fork = warm_start.start(["shell", "-c", "import time; time.sleep(60)"], values)
+    told: list[int] = []
+    waiting = Thread(target=lambda: told.append(fork.wait(60)))
+    waiting.start()
+    fork.kill()
+    wait_until(lambda: fork.poll() is not None)
+    waiting.join(10)
+    assert told == [-signal.SIGKILL]
 
 
 def test_a_template_ends_once_its_forks_have(values: dict[str, str]) -> None:

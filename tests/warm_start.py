@@ -11,8 +11,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -106,18 +108,23 @@ class Fork:
 
     def __init__(self, connection: socket.socket, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self.returncode: int | None = None
-        self._connection = connection
+        self._connection, self._listens = connection, threading.Lock()
         asked = {"arguments": ["manage.py", *arguments], "environment": {**environment}}
         socket.send_fds(connection, [json.dumps(asked).encode()], [0, 1, 2])
         self.pid = self._told()
 
     def poll(self) -> int | None:
-        try:
-            return self.wait(0)
-        except subprocess.TimeoutExpired:
-            return None
+        if self._listens.acquire(blocking=False):  # else another thread waits for its end
+            with suppress(subprocess.TimeoutExpired):
+                self._wait(0)
+            self._listens.release()
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
+        with self._listens:
+            return self._wait(timeout)
+
+    def _wait(self, timeout: float | None) -> int:
         if self.returncode is None:
             self._connection.settimeout(timeout)
             try:
