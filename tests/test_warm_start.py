@@ -31,7 +31,10 @@ print("to standard output")
 print("to standard error", file=sys.stderr)
 """
 
-pytestmark = pytest.mark.django_db
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.skipif(not warm_start.CAN_FORK, reason="a system without descriptors of processes"),
+]
 
 
 def looked(values: dict[str, str]) -> dict[str, Any]:

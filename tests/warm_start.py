@@ -1,4 +1,4 @@
-"""Processes of ``manage.py`` that begin in a tenth of the time: forks of one that has set Django up already."""
+"""Processes of ``manage.py`` that import nothing anew: forks of one that has set Django up already."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ ROOT = Path(__file__).parent.parent
 
 MANAGE = [sys.executable, "-W", "ignore", "manage.py"]
 
+CAN_FORK = hasattr(os, "pidfd_open")
+"""The system tells a template of the ends of its forks as of what it is asked for: Linux."""
 
 TEMPLATES = 6
 """At once, for each process of pytest: a template takes 70 MB. Tests use few environments, and one at a time."""
@@ -53,7 +55,7 @@ def start(arguments: Sequence[str], environment: Mapping[str, str]) -> Process:
     With the second one they are worth a template, of which that and all further ones are forks.
     """
     key = key_of(environment)
-    if key not in _asked_for:
+    if key not in _asked_for or not CAN_FORK:
         _asked_for.add(key)
         return subprocess.Popen([*MANAGE, *arguments], cwd=ROOT, env=environment)
     template = _templates.pop(key, None) or Template(dict(key))
@@ -115,9 +117,11 @@ class Fork:
 
     def poll(self) -> int | None:
         if self._listens.acquire(blocking=False):  # else another thread waits for its end
-            with suppress(subprocess.TimeoutExpired):
-                self._wait(0)
-            self._listens.release()
+            try:
+                with suppress(subprocess.TimeoutExpired):
+                    self._wait(0)
+            finally:
+                self._listens.release()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
