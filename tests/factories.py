@@ -52,7 +52,7 @@ def release_then_admit(job: TenantJob, **changes: Any) -> list[TenantJob]:
 
 MANY_IDLE = """
 for _, key in ipairs(KEYS) do
-    for number = 1, ARGV[1] do redis.call("ZADD", key, ARGV[2], "worker " .. number) end
+    for number = 0, ARGV[1] - 1 do redis.call("ZADD", key, ARGV[2], "worker " .. number) end
 end
 """
 """In the server, as nearly every test begins with it."""
