@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from rq.job import JobStatus
 from tenant_slots import queue_directory
 from tenant_slots.models import TenantJob
 from tests import warm_start
-from tests.warm_start import ROOT, Process
+from tests.warm_start import MANAGE, ROOT, Process
 
 
 def wait_until(condition: Callable[[], object], timeout: float = 30.0, message: str = "") -> None:
@@ -105,13 +104,13 @@ class Workers:
 
     def run_pool(self, *arguments: str, worker_class: str) -> subprocess.CompletedProcess[bytes]:
         """RQ's pool, with one worker, which ends by itself."""
-        command = [sys.executable, "-W", "ignore", "manage.py", "rqworker-pool", "imports", "--num-workers", "1"]
+        command = [*MANAGE, "rqworker-pool", "imports", "--num-workers", "1"]
         command += ["--worker-class", worker_class, *arguments]
         return subprocess.run(command, cwd=ROOT, env={**environment(), **self.variables}, timeout=60)
 
     def start_cron(self, config: Path) -> subprocess.Popen[bytes]:
         """RQ's own process that enqueues what is due."""
-        command = [sys.executable, "-W", "ignore", "manage.py", "rqcron", str(config)]
+        command = [*MANAGE, "rqcron", str(config)]
         process = subprocess.Popen(command, cwd=ROOT, env={**environment(), **self.variables})
         self.processes.append(process)
         return process

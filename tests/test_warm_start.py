@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from threading import Thread
@@ -96,7 +97,9 @@ def test_one_thread_may_poll_while_another_one_waits(values: dict[str, str]) -> 
     told: list[int] = []
     waiting = Thread(target=lambda: told.append(fork.wait(60)))
     waiting.start()
-    fork.kill()
+    wait_until(fork._listens.locked)  # type: ignore[attr-defined]
+    assert fork.poll() is None
+    os.kill(fork.pid, signal.SIGKILL)
     wait_until(lambda: fork.poll() is not None)
     waiting.join(10)
     assert told == [-signal.SIGKILL]

@@ -79,7 +79,8 @@ class Template:
         self.path = str(Path(directory, "socket"))
         command = [sys.executable, "-W", "ignore", "-m", "tests.template_process", self.path]
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE)
-        atexit.register(self.end)
+        atexit.register(self.process.wait, 10)
+        atexit.register(self.end)  # before that: the last one first
 
     def end(self) -> None:
         """As soon as its forks have ended, which no test leaves behind."""

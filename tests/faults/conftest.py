@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.faults.observer import Observer, open_runs
 from tests.faults.servers import Postgres, Valkey, django_on_database, django_on_redis
 from tests.faults.workers import CHOSEN, KIND
 from tests.processes import ROOT, Workers, environment, wait_until
-from tests.warm_start import Process
+from tests.warm_start import MANAGE, Process
 
 SHORT = {"BEAT_INTERVAL": 1, "LEASE_TTL": 2, "SWEEP_INTERVAL": 1, "RESCHEDULE_DELAY": 1}
 
@@ -44,7 +43,7 @@ class FaultWorkers(Workers):
     def start_pool(self, worker_class: str) -> subprocess.Popen[bytes]:
         """RQ's pool with one worker, which are a group of processes of their own."""
         values = {**environment(worker_class), **self.variables}
-        command = [sys.executable, "-W", "ignore", "manage.py", "rqworker-pool", "imports", "--num-workers", "1"]
+        command = [*MANAGE, "rqworker-pool", "imports", "--num-workers", "1"]
         before = self._registered()
         pool = subprocess.Popen(command, cwd=ROOT, env=values, start_new_session=True)
         self.processes.append(pool)
