@@ -9,12 +9,13 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from django.core.exceptions import EmptyResultSet
-from django.db import InterfaceError, OperationalError, connections
+from django.db import InterfaceError, OperationalError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from tenant_slots.admin.attention import Facts
 from tenant_slots.admin.queue_charts import SPANS, Lately
+from tenant_slots.db.sessions import schema_of
 from tenant_slots.fleet import Fleet
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import percentiles, rows, worker_time
@@ -156,9 +157,8 @@ def sees(own: QuerySet[TenantQueue] | None) -> str:
     """
     if own is None:
         return "all"
-    schema = getattr(connections[own.db], "schema_name", "")
     try:
-        return repr((schema, own.order_by().values("pk").query.sql_with_params()))
+        return repr((schema_of(own.db), own.order_by().values("pk").query.sql_with_params()))
     except EmptyResultSet:
         return "none"
 

@@ -289,3 +289,8 @@ def _pools() -> dict[str, Any]:
 
 def _pooled(pool: Any) -> list[Any]:
     return list(getattr(pool, "_pool", ()))
+
+
+def schema_of(alias: str) -> str:
+    """Where queries to this database find their tables: django-tenants has it on the connection. Empty without it."""
+    return getattr(connections[alias], "schema_name", None) or ""

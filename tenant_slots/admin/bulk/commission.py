@@ -12,10 +12,10 @@ from django.apps import apps
 from django.conf import settings
 from django.contrib.admin.sites import all_sites
 from django.contrib.auth import get_user_model
-from django.db import connections
 from django.http import HttpRequest
 
 from tenant_slots.admin.confirmed import Confirmed
+from tenant_slots.db.sessions import schema_of
 from tenant_slots.exceptions import UnknownBulkAction, UnreadableBulkChange
 from tenant_slots.models import BulkChange, BulkChunk
 from tenant_slots.models.fields import Unreadable
@@ -85,8 +85,8 @@ def _user_with(key: str) -> Any:
 
 
 def _place_of_users() -> str:
-    """Empty but with django-tenants, which has the schema on the connection."""
-    schema = getattr(connections[get_user_model()._default_manager.db], "schema_name", "")
+    """Empty but with django-tenants."""
+    schema = schema_of(get_user_model()._default_manager.db)
     return f"{schema}/" if schema else ""
 
 
