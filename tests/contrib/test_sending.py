@@ -11,7 +11,7 @@ import pytest
 
 from tenant_slots.models import State, TenantQueue
 from tests.contrib import jobs
-from tests.contrib.test_tracing import ONLY_OTEL, ONLY_SENTRY
+from tests.contrib.traces import ONLY_OTEL, ONLY_SENTRY
 from tests.factories import fresh
 from tests.processes import Workers, wait_until
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contrib.test_tracing import PREFORK, SIMPLE, SentryServer, sentry_server
+from tests.contrib.sentry_server import SentryServer, sentry_server
+from tests.contrib.traces import PREFORK, SIMPLE
 from tests.django_tasks import tasks
 from tests.processes import Workers
 
