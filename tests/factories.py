@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -13,9 +13,10 @@ import django_rq
 from django.conf import settings
 from django.db import connections, transaction
 from django.db.models import Count, F, Q
+from redis import Redis
 from rq import Queue, SimpleWorker, Worker
 
-from tenant_slots import fair_order, fleet, owners, slots, transitions
+from tenant_slots import fair_order, fleet, owners, redis_servers, slots, transitions
 from tenant_slots.db.clock import in_seconds
 from tenant_slots.dispatch import NUDGE
 from tenant_slots.enqueueing import bulk
@@ -60,9 +61,13 @@ end
 
 def pretend_idle(workers: int) -> None:
     """So many workers of ours wait for a job of any queue, as far as the order of tenants knows."""
+    asked: dict[Hashable, tuple[Redis, list[str]]] = {}
     for queue in settings.RQ_QUEUES:
-        keys = f"tenant_slots:idle:{queue}", f"tenant_slots:workers:{queue}"
-        django_rq.get_connection(queue).eval(MANY_IDLE, len(keys), *keys, workers, time.time() + 3600)
+        connection = django_rq.get_connection(queue)  # each a client of its own, which connects when it is used
+        _, keys = asked.setdefault(redis_servers.database_of(connection), (connection, []))
+        keys += f"tenant_slots:idle:{queue}", f"tenant_slots:workers:{queue}"
+    for connection, keys in asked.values():
+        connection.eval(MANY_IDLE, len(keys), *keys, workers, time.time() + 3600)
 
 
 def worker_on_record(name: str, queue: str = "imports", *, of_ours: bool = True, says_so: bool = True) -> Worker:
