@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from django.db import connections
@@ -26,6 +26,20 @@ QueryWrappers = tuple[Callable[..., Any], ...]
 """What each query of a connection of Django is sent through: see Django's ``execute_wrapper()``."""
 
 
+class Way(NamedTuple):
+    """How queries of a connection of Django come to their tables."""
+
+    wrappers: QueryWrappers = ()
+    tenant: Any = None
+    """Whose schema they ask, as django-tenants has it on the connection; None for the public one, and without it."""
+    asks_public: bool = True
+    """Whether they go on to the public schema, where our tables are."""
+
+
+AS_MADE = Way()
+"""That of a new connection."""
+
+
 @dataclass(frozen=True)
 class Found:
     """How a function of the project found a connection."""
@@ -34,17 +48,15 @@ class Found:
     """How many blocks of ``atomic()`` were open."""
     has_begun: bool = False
     """Whether its caller has begun a transaction that Django knows nothing of."""
-    wrappers: QueryWrappers = ()
+    way: Way = AS_MADE
     session: object = None
     registered: tuple[object, ...] = ()
     """With the driver for this session, by whoever calls the function in it."""
 
 
 def found(connection: BaseDatabaseWrapper) -> Found:
-    wrappers, session = tuple(connection.execute_wrappers), connection.connection
-    return Found(
-        open_transactions(connection), has_begun_by_itself(connection), wrappers, session, _registered(session)
-    )
+    way, session = way_of(connection), connection.connection
+    return Found(open_transactions(connection), has_begun_by_itself(connection), way, session, _registered(session))
 
 
 def open_transactions(connection: BaseDatabaseWrapper) -> int:
@@ -135,17 +147,43 @@ def _registered(session: Any) -> tuple[object, ...]:
     return adapts, *handlers, executes, blocks
 
 
-def wrappers_of_all() -> dict[str, QueryWrappers]:
+def ways_of_all() -> dict[str, Way]:
     """What is to be put back after a job, by alias."""
-    return {
-        connection.alias: tuple(connection.execute_wrappers) for connection in connections.all(initialized_only=True)
-    }
+    return {connection.alias: way_of(connection) for connection in connections.all(initialized_only=True)}
 
 
-def put_wrappers_back(before: dict[str, QueryWrappers]) -> None:
-    """To what `wrappers_of_all` gave: another one may refuse whatever is asked from now on."""
+def put_ways_back(before: dict[str, Way]) -> None:
+    """To what `ways_of_all` gave: another wrapper may refuse whatever is asked from now on, and another schema is that
+    of another tenant, or has none of our tables.
+    """
     for connection in connections.all(initialized_only=True):
-        connection.execute_wrappers[:] = before.get(connection.alias, ())
+        put_way_back(connection, before.get(connection.alias, AS_MADE))
+
+
+def way_of(connection: BaseDatabaseWrapper) -> Way:
+    tenant, asks_public = getattr(connection, "tenant", None), getattr(connection, "include_public_schema", True)
+    return Way(tuple(connection.execute_wrappers), tenant, asks_public)
+
+
+def put_way_back(connection: BaseDatabaseWrapper, way: Way) -> None:
+    connection.execute_wrappers[:] = way.wrappers
+    _ask_schema(connection, way.tenant, way.asks_public)
+
+
+def ask_same_schema(connection: BaseDatabaseWrapper) -> None:
+    """In a session that was reset: with ``TENANT_LIMIT_SET_CALLS`` django-tenants believes that it has told it."""
+    _, tenant, asks_public = way_of(connection)
+    _ask_schema(connection, tenant, asks_public)
+
+
+def _ask_schema(connection: Any, tenant: Any, asks_public: bool) -> None:
+    """From the next query on. Nothing without django-tenants."""
+    if not hasattr(connection, "set_tenant"):
+        return
+    if tenant is None:
+        connection.set_schema_to_public()
+    else:
+        connection.set_tenant(tenant, asks_public)
 
 
 def forget_queries() -> None:

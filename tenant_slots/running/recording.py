@@ -260,7 +260,7 @@ def leave_leftovers(job: TenantJob, before: leftovers.Found) -> None:
     Nor all later work of its process.
     """
     connection = connections[app_settings.DATABASE]
-    connection.execute_wrappers[:] = before.wrappers
+    leftovers.put_way_back(connection, before.way)
     if leftovers.has_left_transaction(connection, before):
         text = "job %s left a transaction open; what it wrote there is rolled back"
         logger.error(text, job.uuid, extra=logs.about(job))

@@ -21,7 +21,7 @@ from rq.utils import now
 from rq.worker import BaseWorker
 
 from tenant_slots import dispatch, logs, parting, signals
-from tenant_slots.db.leftovers import note_sessions, wrappers_of_all
+from tenant_slots.db.leftovers import note_sessions, ways_of_all
 from tenant_slots.models import TenantJob
 from tenant_slots.news import tell
 from tenant_slots.owners import Owner
@@ -70,7 +70,7 @@ class RidingWorker(BaseWorker):
 
     def _run_job_after_job(self, reins: Reins) -> None:
         note_sessions()
-        process, worker, query_wrappers, jobs = os.getpid(), os.getppid(), wrappers_of_all(), 0
+        process, worker, ways, jobs = os.getpid(), os.getppid(), ways_of_all(), 0
         baseline = Baseline() if self.jobs_per_horse > 1 else None
         while (order := reins.next_order()) is not None:
             jobs += isinstance(order, Order)
@@ -80,7 +80,7 @@ class RidingWorker(BaseWorker):
             if os.getpid() != process:
                 return  # a child that a job has forked, and that fell through to here
             job = order.job if isinstance(order, Order) else None
-            leave_transactions(query_wrappers, job)
+            leave_transactions(ways, job)
             may_go_on = jobs < self.jobs_per_horse and not self._timed_out
             is_fit = may_go_on and baseline is not None and baseline.is_restorable(job)
             hears = any(map(signals.heard_by_project, AFTER_THE_END)) or (job is not None and attempts.is_call(job))

@@ -55,14 +55,14 @@ def end_thread_of_coroutines() -> None:
     executor.shutdown(wait=bool(wait([closing], SECONDS_TO_CLOSE).done))
 
 
-def leave_transactions(query_wrappers: dict[str, leftovers.QueryWrappers], job: TenantJob | None = None) -> None:
+def leave_transactions(ways: dict[str, leftovers.Way], job: TenantJob | None = None) -> None:
     """What a job has left open is rolled back: it may lock what the recording of the job's end needs.
 
     Args:
-        query_wrappers: as they were before the job. Its own have no say in this, nor in what comes after.
+        ways: of queries, as they were before the job. Its own have no say in this, nor in what comes after.
         job: the one that has run, if that was one of ours, for the log.
     """
-    leftovers.put_wrappers_back(query_wrappers)
+    leftovers.put_ways_back(ways)
     for connection in connections.all(initialized_only=True):
         if connection.connection is None:
             continue
@@ -108,6 +108,7 @@ def _restore(connection: BaseDatabaseWrapper) -> None:
     if _reset(connection) or _takes_no_writes(connection):
         end(connection)
         return
+    leftovers.ask_same_schema(connection)
     connection.init_connection_state()
     if connection.pool:  # type: ignore[attr-defined]  # which has configured it once; Django 5.1 and later
         connection._configure_connection(connection.connection)  # type: ignore[attr-defined]

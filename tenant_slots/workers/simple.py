@@ -17,7 +17,7 @@ from rq.utils import now
 from rq.worker import SimpleWorker
 
 from tenant_slots import dispatch, fair_order, logs
-from tenant_slots.db.leftovers import note_sessions, wrappers_of_all
+from tenant_slots.db.leftovers import note_sessions, ways_of_all
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
 from tenant_slots.running.coroutines import in_same_loop
@@ -85,13 +85,13 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
         if taken is not None:
             self._unless_redis_is_away(job.save)
         (taken or self.new_run()).hand_to(job)
-        query_wrappers = wrappers_of_all()
+        ways = ways_of_all()
         close_ended_sessions()
         try:
             with in_same_loop():
                 super().execute_job(job, queue)
         finally:
-            leave_transactions(query_wrappers)
+            leave_transactions(ways)
             end_thread_of_coroutines()
             restore_sessions()  # which what is left is then recorded in, too
             self.keep_what_is_left(was_interrupted=self._ends_at_once)

@@ -48,6 +48,7 @@ ALLOWED_HOSTS = ["*"]
 STATIC_URL = "/static/"
 TENANT_MODEL = "customers.Customer"
 TENANT_DOMAIN_MODEL = "customers.Domain"
+TENANT_LIMIT_SET_CALLS = "TEST_LIMIT_SET_CALLS" in os.environ
 
 DATABASES = {"default": {**dj_database_url.parse(os.environ["DATABASE_URL"])}}
 DATABASES["default"]["ENGINE"] = "django_tenants.postgresql_backend"

@@ -37,6 +37,6 @@ def test_with_django_tenants_every_job_runs_in_its_schema(database_url: str) -> 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert run.returncode == 0, run.stdout + run.stderr

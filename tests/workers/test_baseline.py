@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, connections
 
-from tenant_slots.db.leftovers import wrappers_of_all
+from tenant_slots.db.leftovers import ways_of_all
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running.supervised import RiddenRun
 from tenant_slots.workers import TenantPreforkWorker
@@ -168,7 +168,7 @@ def test_a_transaction_is_left_without_a_connection_that_nobody_else_knows(kind:
     """Who has kept Django's object, as a test runner does for its end, closes the session that is in use."""
     kept = connections["default"]
     leftovers.TRANSACTIONS[kind].leave()
-    leave_transactions(wrappers_of_all())
+    leave_transactions(ways_of_all())
     assert connections["default"] is kept
     assert (kept.in_atomic_block, kept.get_autocommit()) == (False, True)
     assert not TenantQueue.objects.filter(tenant=WRITTEN).exists()

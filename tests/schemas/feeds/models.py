@@ -35,3 +35,12 @@ async def note_later(tenant: str, text: str) -> int:
 def note_here(text: str) -> str:
     Entry.objects.create(text=text)
     return str(connection.schema_name)
+
+
+def leave_schema(schema: str, include_public: bool) -> None:
+    """A plain function, of which nobody puts back by itself what it leaves."""
+    connection.set_schema(schema, include_public)  # type: ignore[attr-defined]
+
+
+def schema_here() -> str:
+    return str(connection.schema_name)

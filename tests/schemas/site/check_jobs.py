@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import django_rq
+import psycopg
 import pytest
 from django.conf import settings
 from django.core.checks import run_checks
@@ -169,6 +170,55 @@ def test_plain_rq_runs_in_public_what_says_so_by_its_meta() -> None:
     work()
     assert entries()["public"] == ["told"]
     assert (named.is_failed, told.is_finished) == (True, True)
+
+
+IN_ONE_PROCESS = WORKERS[1:3]
+"""Those of ours that run one job after the other there."""
+
+
+def after_schema_was_left(worker_class: str, *, include_public: bool) -> tuple[object, TenantJob]:
+    """Where a plain job finds itself after another one has left a schema, and a tenant's job after both."""
+    queue = django_rq.get_queue("imports")
+    queue.enqueue(models.leave_schema, "acme", include_public)
+    plain = queue.enqueue(models.schema_here)
+    ours = models.note.enqueue("umbrella", "after it")
+    work(worker_class)
+    ours.refresh_from_db()
+    return Job.fetch(plain.id, connection=queue.connection).return_value(), ours
+
+
+@pytest.mark.parametrize("worker_class", IN_ONE_PROCESS)
+def test_the_schema_that_a_job_leaves_is_not_that_of_the_next_one(worker_class: str) -> None:
+    plain, ours = after_schema_was_left(worker_class, include_public=False)
+    assert (plain, ours.state, ours.result) == ("public", State.FINISHED, "umbrella")
+
+
+def test_control_rqs_worker_without_a_process_for_each_job_leaves_it_to_the_next_one() -> None:
+    plain, _ = after_schema_was_left("rq.SimpleWorker", include_public=True)
+    assert plain == "acme"
+
+
+@pytest.fixture
+def url_of_nowhere() -> str:
+    """Of sessions that find our tables only once django-tenants has told them where to look, as with another name for
+    the public schema.
+    """
+    url = os.environ["DATABASE_URL"]
+    url += ("&" if "?" in url else "?") + "options=-csearch_path%3Dnowhere"
+    with psycopg.connect(url) as session, pytest.raises(psycopg.errors.UndefinedTable):
+        session.execute("SELECT 1 FROM tenant_slots_tenantjob")
+    return url
+
+
+@pytest.mark.parametrize("worker_class", IN_ONE_PROCESS)
+def test_jobs_one_after_the_other_find_their_tables_though_django_tenants_names_a_schema_once(
+    worker_class: str, url_of_nowhere: str
+) -> None:
+    for schema in SCHEMAS:
+        with schema_context(schema):
+            models.note_here.enqueue_many([((f"{schema} {number}",), {}) for number in range(2)])
+    work(worker_class, DATABASE_URL=url_of_nowhere, TEST_LIMIT_SET_CALLS="1")
+    assert entries() == {"public": [], **{schema: [f"{schema} 0", f"{schema} 1"] for schema in SCHEMAS}}
 
 
 def test_our_tables_are_in_the_public_schema_only() -> None:
