@@ -54,6 +54,10 @@ NO_MASTER = "no Sentinel that answers knows the master of its service"
 """In place of the error, which with redis-py 6 and 7 quotes the passwords of the Sentinels that are away."""
 
 
+BY_DEFAULT = {"host": "localhost", "port": 6379, "path": None, "db": 0}
+"""What redis-py takes for what an address does not say: two that lead to one database need not be written alike."""
+
+
 class Absence(NamedTuple):
     """A server is away."""
 
@@ -259,12 +263,16 @@ def server_of(connection: Redis) -> Hashable:
     pool = connection.connection_pool
     if isinstance(pool, SentinelConnectionPool):
         return pool.service_name, frozenset(server_of(sentinel) for sentinel in pool.sentinel_manager.sentinels)
-    return tuple(pool.connection_kwargs.get(name) for name in ("host", "port", "path"))
+    return tuple(_option(connection, name) for name in ("host", "port", "path"))
 
 
 def database_of(connection: Redis) -> Hashable:
     """The server and the number of its database: what is in one of them is in no other."""
-    return server_of(connection), connection.connection_pool.connection_kwargs.get("db")
+    return server_of(connection), _option(connection, "db")
+
+
+def _option(connection: Redis, name: str) -> Any:
+    return connection.connection_pool.connection_kwargs.get(name) or BY_DEFAULT[name]
 
 
 def impatient(connection: Redis, seconds: float = ANSWER_SECONDS) -> Redis:

@@ -192,6 +192,24 @@ def fleet_of_three(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, redis.
     redis_servers.forget_absences()
 
 
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        ({"URL": "redis://localhost:6379/0"}, True),
+        ({"URL": "redis://localhost:6379"}, True),
+        ({"URL": "redis://"}, True),
+        ({"HOST": "localhost", "PORT": 6379, "DB": 0}, True),
+        ({"HOST": "localhost", "PORT": 6379}, True),
+        ({"URL": "redis://localhost:6379/1"}, False),
+        ({"URL": "redis://localhost:6380"}, False),
+        ({"URL": "redis://other"}, False),
+    ],
+)
+def test_addresses_of_one_database_need_not_be_written_alike(other: dict[str, Any], is_same: bool) -> None:
+    with override_settings(RQ_QUEUES={"imports": {"URL": "redis://localhost/"}, "imports_bulk": other}):
+        assert ("imports_bulk" in queue_directory.queues_beside("imports")) is is_same
+
+
 def host_of(connection: redis.Redis) -> str:
     return str(connection.connection_pool.connection_kwargs["host"])
 
