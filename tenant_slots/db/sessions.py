@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import math
 import os
 import select
@@ -35,6 +36,9 @@ ACTIVE = 1
 
 CANCEL_SECONDS = 0.5
 """For the server to hear that nobody waits for the answer any more."""
+
+_has_left_block = False
+"""See `take_left_block`."""
 
 _forgotten: list[Any] = []
 """What a child has inherited. It is kept, so that nothing is closed when it is collected."""
@@ -174,15 +178,29 @@ def backend_pid() -> int | None:
 
 
 def renew(connection: BaseDatabaseWrapper) -> None:
-    """Close a connection in whatever state it is, and forget the transactions that were open on it."""
+    """Close a connection in whatever state it is, and forget the transactions that were open on it.
+
+    What was left in a block of ``atomic()``, such as a generator that nobody has gone through, ends it when it is
+    collected: here, and not in the midst of another transaction, which would be rolled back in its place.
+    """
+    global _has_left_block
+    _has_left_block |= connection.in_atomic_block
     if connection.vendor == "postgresql" and connection.connection is not None:
         connection.connection.close()  # for good, which a pool would give to somebody else
     connection.close()
     connection.connection = None
+    gc.collect()
     try:
         connection.connect()
     except Exception:  # of a receiver too; the state is forgotten, and whoever uses it next tries again
         connection.close()
+
+
+def take_left_block() -> bool:
+    """Whether code of the project has left a block of ``atomic()``, since this was last asked, that may end yet."""
+    global _has_left_block
+    has_left, _has_left_block = _has_left_block, False
+    return has_left
 
 
 def forget_inherited_sessions() -> None:

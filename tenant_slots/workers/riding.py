@@ -80,8 +80,8 @@ class RidingWorker(BaseWorker):
             if os.getpid() != process:
                 return  # a child that a job has forked, and that fell through to here
             job = order.job if isinstance(order, Order) else None
-            leave_transactions(ways, job)
-            may_go_on = jobs < self.jobs_per_horse and not self._timed_out
+            has_left_block = leave_transactions(ways, job)
+            may_go_on = jobs < self.jobs_per_horse and not self._timed_out and not has_left_block
             is_fit = may_go_on and baseline is not None and baseline.is_restorable(job)
             hears = any(map(signals.heard_by_project, AFTER_THE_END)) or (job is not None and attempts.is_call(job))
             lingers = parting.has_wishes(parts=not is_fit)

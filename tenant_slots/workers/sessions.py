@@ -17,7 +17,7 @@ from tenant_slots.alarm import time_limit
 from tenant_slots.conf import app_settings
 from tenant_slots.db import leftovers
 from tenant_slots.db.compiled import takes_one_at_a_time
-from tenant_slots.db.sessions import close_if_ended, end, renew
+from tenant_slots.db.sessions import close_if_ended, end, renew, take_left_block
 from tenant_slots.db.transactions import has_begun
 from tenant_slots.models import TenantJob
 
@@ -55,8 +55,10 @@ def end_thread_of_coroutines() -> None:
     executor.shutdown(wait=bool(wait([closing], SECONDS_TO_CLOSE).done))
 
 
-def leave_transactions(ways: dict[str, leftovers.Way], job: TenantJob | None = None) -> None:
+def leave_transactions(ways: dict[str, leftovers.Way], job: TenantJob | None = None) -> bool:
     """What a job has left open is rolled back: it may lock what the recording of the job's end needs.
+
+    Returns whether it was a block of ``atomic()``, which whatever still holds it may end in the midst of another one.
 
     Args:
         ways: of queries, as they were before the job. Its own have no say in this, nor in what comes after.
@@ -72,6 +74,7 @@ def leave_transactions(ways: dict[str, leftovers.Way], job: TenantJob | None = N
             renew(connection)
         elif not leftovers.is_as_made(connection):
             end(connection)
+    return take_left_block()
 
 
 def close_ended_sessions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -91,7 +92,8 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             with in_same_loop():
                 super().execute_job(job, queue)
         finally:
-            leave_transactions(ways)
+            if leave_transactions(ways):
+                gc.collect()  # the error of a plain RQ job may have held the block until now
             end_thread_of_coroutines()
             restore_sessions()  # which what is left is then recorded in, too
             self.keep_what_is_left(was_interrupted=self._ends_at_once)
