@@ -81,14 +81,16 @@ RQ_QUEUES = {
 }
 
 
-def rq_settings() -> dict[str, str]:
+def read_later() -> dict[str, object]:
+    """The settings that nobody reads before Django is set up, by name."""
     worker_class = os.environ.get("TEST_WORKER_CLASS", "tenant_slots.workers.TenantWorker")
-    return {"WORKER_CLASS": worker_class} if worker_class else {}
+    later: dict[str, object] = {"RQ": {"WORKER_CLASS": worker_class} if worker_class else {}}
+    if "TEST_TENANT_SLOTS" in os.environ:
+        later["TENANT_SLOTS"] = json.loads(os.environ["TEST_TENANT_SLOTS"])
+    return later
 
 
-RQ = rq_settings()
-if "TEST_TENANT_SLOTS" in os.environ:
-    TENANT_SLOTS = json.loads(os.environ["TEST_TENANT_SLOTS"])
+globals().update(read_later())
 RQ_EXCEPTION_HANDLERS = os.environ.get("TEST_EXCEPTION_HANDLERS", "").split()
 
 TASKS = {

@@ -21,7 +21,7 @@ from typing import Any
 import django
 from django.conf import settings
 
-from tests.settings import rq_settings
+from tests.settings import read_later
 
 MOST = 128 * 1024
 """Bytes of arguments and environment, of which there are some 10,000."""
@@ -35,7 +35,8 @@ def main(path: str) -> None:
     sys.argv = asked["arguments"]
     os.environ.clear()
     os.environ.update(asked["environment"])
-    settings.RQ = rq_settings()
+    for name, value in read_later().items():
+        setattr(settings, name, value)
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

@@ -25,7 +25,8 @@ pathlib.Path(os.environ["LOOKED"]).write_text(json.dumps({
     "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "descriptors": sorted(name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")),
     "filters": [str(one) for one in warnings.filters], "threads": threading.active_count(),
-    "worker class": settings.RQ["WORKER_CLASS"],
+    "worker class": settings.RQ["WORKER_CLASS"], "slots": getattr(settings, "TENANT_SLOTS", None),
+    "modules": sorted(name for name in sys.modules if name.startswith("tests")),
     "streams": [sys.stdout.line_buffering, sys.stdout.encoding, sys.stdin.closed],
 }))
 print("to standard output")
@@ -58,17 +59,24 @@ def test_a_fork_finds_what_a_process_of_its_own_finds(values: dict[str, str], ca
     fork = looked(values)
     assert has_template(values)
     assert fork == by_itself
+    assert "tests.contrib.jobs" not in fork["modules"], "which reads some of what is read later as it is imported"
     output = capfd.readouterr()
     assert output.out.count("to standard output") == output.err.count("to standard error") == 2
 
 
 def test_forks_of_one_template_differ_in_what_is_read_later(values: dict[str, str]) -> None:
     looked(values)
-    other = {**values, "TEST_WORKER_CLASS": "rq.SimpleWorker", "TEST_SABOTAGE_FILE": "armed"}
-    seen = looked(other)
+    other = {
+        "TEST_WORKER_CLASS": "rq.SimpleWorker",
+        "TEST_SABOTAGE_FILE": "armed",
+        "TEST_TENANT_SLOTS": '{"LEASE_TTL": 7}',
+    }
+    seen = looked({**values, **other})
     assert has_template(values)
-    assert (seen["environment"]["TEST_SABOTAGE_FILE"], seen["worker class"]) == ("armed", "rq.SimpleWorker")
-    assert looked(values)["worker class"] != "rq.SimpleWorker"
+    assert seen["environment"]["TEST_SABOTAGE_FILE"] == "armed"
+    assert (seen["worker class"], seen["slots"]) == ("rq.SimpleWorker", {"LEASE_TTL": 7})
+    after = looked(values)
+    assert (after["worker class"], after["slots"]) == ("tenant_slots.workers.TenantWorker", None)
 
 
 def test_the_second_fork_has_nothing_of_the_first_one(values: dict[str, str]) -> None:

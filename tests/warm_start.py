@@ -20,8 +20,19 @@ from typing import Protocol
 
 from tests.template_process import NUMBER
 
-READ_LATER = {"PYTEST_CURRENT_TEST", "TEST_WORKER_CLASS", "TEST_SABOTAGE", "TEST_SABOTAGE_FILE"}
-"""Variables of which nothing depends that is there once Django is set up; settings with the class are made anew."""
+READ_LATER = {
+    "PYTEST_CURRENT_TEST",
+    "RECEIVER",
+    "SENTRY_DSN",
+    "SENTRY_LOGS",
+    "SENTRY_WITHOUT_RQ",
+    "SPANS",
+    "TEST_SABOTAGE",
+    "TEST_SABOTAGE_FILE",
+    "TEST_TENANT_SLOTS",
+    "TEST_WORKER_CLASS",
+}
+"""Variables of which nothing depends that is there once Django is set up; the settings by them are made anew."""
 
 Key = frozenset[tuple[str, str]]
 
