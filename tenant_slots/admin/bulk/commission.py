@@ -76,6 +76,11 @@ def key_of(user: Any) -> str:
     return f"{_place_of_users()}{user.pk}"
 
 
+def is_of_this_place(change: BulkChange) -> bool:
+    """Whether whoever has confirmed it may be among the users here, in whose name alone it can be gone on with."""
+    return change.user_key.startswith(_place_of_users())
+
+
 def _user_with(key: str) -> Any:
     """None, too, where the users are those of another schema."""
     place = _place_of_users()

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from tenant_slots.admin import audit
 from tenant_slots.admin.bases import AnyConcern
 from tenant_slots.admin.bulk import report, run
-from tenant_slots.admin.bulk.commission import action_of, key_of, restored
+from tenant_slots.admin.bulk.commission import action_of, is_of_this_place, key_of, restored
 from tenant_slots.admin.bulk.report import LOST, Report
 from tenant_slots.admin.bulk.start import enqueue, queue_for
 from tenant_slots.admin.cells import html
@@ -94,6 +94,7 @@ class BulkPages(Restricted, AnyConcern):
             "bar": html(texts, "bulk.bar", "progress"),
             "lines": [html(texts, place, "li") for place in texts if place.startswith("bulk.line.")],
             "may_command": self._may_command(request, change),
+            "may_go_on": is_of_this_place(change),
             "slots_intervals": INTERVALS,
             "slots_live_url": address(self, "bulk_live", change.pk),
             "slots_every": INTERVALS[1],
@@ -145,8 +146,8 @@ class BulkPages(Restricted, AnyConcern):
         return action is not None and bool(getattr(self, f"has_{action.permission}_permission")(request))
 
     def _bulk_command(self, request: HttpRequest, change: BulkChange) -> None:
-        """Stop it, or go on with it."""
-        if not self._may_command(request, change):
+        """Stop it, or go on with it. In another schema it would end: whoever has confirmed it is none of its users."""
+        if not self._may_command(request, change) or ("go_on" in request.POST and not is_of_this_place(change)):
             raise PermissionDenied
         if "stop" in request.POST:
             self._stop_bulk_change(request, change)

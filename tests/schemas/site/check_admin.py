@@ -120,3 +120,18 @@ def test_a_bulk_change_is_that_of_its_schema_and_not_of_the_user_with_the_same_k
     change.refresh_from_db()
     assert change.ending == Ending.DONE
     assert TenantJob.objects.get(tenant_queue__tenant="umbrella").state == State.FINISHED
+
+
+def test_a_bulk_change_that_nobody_goes_on_with_is_left_for_its_own_schema(as_in_the_manual: None) -> None:
+    """In another one it would end, and say that whoever has confirmed it may not do so any more."""
+    with superuser_of("acme") as client:
+        page = cancel_at_length(client, "acme")
+    TenantJob.objects.get(uuid=BulkChange.objects.get().job).cancel()
+    with superuser_of("public") as client:
+        assert 'name="go_on"' not in client.get(page).content.decode()
+        assert client.post(page, {"go_on": "1"}).status_code == 403
+    with superuser_of("acme") as client:
+        assert 'name="go_on"' in client.get(page).content.decode()
+        assert client.post(page, {"go_on": "1"}).status_code == 302
+    work()
+    assert BulkChange.objects.get().ending == Ending.DONE

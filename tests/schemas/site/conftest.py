@@ -26,10 +26,11 @@ def django_db_setup(django_db_blocker: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def _empty(django_db_setup: None, django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
-    from tenant_slots.models import TenantJob, TenantQueue
+    from tenant_slots.models import BulkChange, TenantJob, TenantQueue
 
     with django_db_blocker.unblock():  # type: ignore[attr-defined]
         django_rq.get_connection("imports").flushdb()
+        BulkChange.objects.all().delete()
         TenantJob.objects.all().delete()
         TenantQueue.objects.all().delete()
         for name in ("public", *SCHEMAS):
