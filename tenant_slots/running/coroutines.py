@@ -76,9 +76,10 @@ def completed_in_context(
     """
     forget_thread_of_parent()
     with outside_of_scopes(), context.entered(job):
-        result = function()
-        if isinstance(result, Coroutine):
-            result = _run(_in_context(job, result))
+        with in_same_loop():  # at its end a context may ask the database
+            result = function()
+            if isinstance(result, Coroutine):
+                result = _run(_in_context(job, result))
         require(job, result)
         return result
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 import django_rq
 import greenlet
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
+from django.test import override_settings
 from rq.job import JobStatus
 from rq.worker import BaseWorker, SimpleWorker, Worker
 
@@ -36,13 +37,17 @@ async def _turn_away() -> None:
     parent.switch()
 
 
-@tenant_job("imports", tenant="tenant")
-def leave_loop(tenant: str, fails: bool = False) -> int:
-    TenantQueue.objects.count()  # in a session that is to be put back
+def go_on() -> None:
     loop = asyncio.new_event_loop()
     going_on = greenlet.greenlet(lambda: loop.run_until_complete(_turn_away()))
     going_on.switch()
     kept.append((going_on, loop))
+
+
+@tenant_job("imports", tenant="tenant")
+def leave_loop(tenant: str, fails: bool = False) -> int:
+    TenantQueue.objects.count()  # in a session that is to be put back
+    go_on()
     if fails:
         raise ValueError(tenant)
     return os.getpid()
@@ -52,6 +57,17 @@ def leave_loop(tenant: str, fails: bool = False) -> int:
 def ask_database(tenant: str) -> int:
     TenantQueue.objects.count()
     return os.getpid()
+
+
+@tenant_job("imports", tenant="tenant", on_success=lambda job, result: go_on())
+def leave_loop_when_done(tenant: str) -> None: ...
+
+
+@contextmanager
+def asks_at_its_end(job: object) -> Iterator[None]:
+    """As one that takes back what it has set in the session."""
+    yield
+    TenantQueue.objects.count()
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +83,7 @@ def _ended_loops() -> Iterator[None]:
 
 @pytest.fixture
 def _nobody_minds(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (runner, riding, simple):
+    for module in (coroutines, runner, riding, simple):
         monkeypatch.setattr(module, "in_same_loop", nullcontext)
 
 
@@ -93,6 +109,26 @@ def test_of_a_plain_rq_job_too(worker_class: type[BaseWorker]) -> None:
     jobs = [queue.enqueue(leave_loop, "acme"), queue.enqueue(ask_database, "acme")]
     burst(worker_class)
     assert [job.get_status(refresh=True) for job in jobs] == [JobStatus.FINISHED, JobStatus.FINISHED]
+    assert counters_match()
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize("worker_class", [*OURS, Worker, SimpleWorker])
+def test_its_context_may_ask_the_database_at_its_end(worker_class: type[BaseWorker], is_plain: bool) -> None:
+    queue = django_rq.get_queue("imports")
+    with override_settings(TENANT_SLOTS={"JOB_CONTEXT": f"{__name__}.asks_at_its_end"}):
+        plain = queue.enqueue(leave_loop, "acme") if is_plain else None
+        ours = None if is_plain else leave_loop.enqueue("acme")
+        burst(worker_class)
+    assert plain is None or plain.get_status(refresh=True) == JobStatus.FINISHED
+    assert ours is None or fresh(ours).state == "finished"
+
+
+@pytest.mark.parametrize("worker_class", [*OURS, Worker, SimpleWorker])
+def test_a_callback_may_leave_one_too(worker_class: type[BaseWorker]) -> None:
+    jobs = [leave_loop_when_done.enqueue("acme"), ask_database.enqueue("acme")]
+    burst(worker_class)
+    assert [(fresh(job).state, job.attempt) for job in jobs] == [("finished", 1), ("finished", 1)]
     assert counters_match()
 
 
