@@ -98,7 +98,7 @@ class Baseline:
         self._path, self._directory = _path(), _directory()
         self._umask = os.umask(0o022)
         os.umask(self._umask)
-        self._environment = _environment()
+        self._variables, self._environment = os.environ, _environment()
         self._locale = locale.setlocale(locale.LC_ALL)
         self._decimal_context = decimal.getcontext().copy()
         self._interpreter = [now() for now, _ in OF_INTERPRETER]
@@ -211,6 +211,8 @@ class Baseline:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._signal_mask)
 
     def _restore_environment(self) -> None:
+        """A job may have put a dictionary in its place, which is no environment to anybody else."""
+        os.environ = self._variables  # noqa: B003 - as it was
         now = _environment()
         if now == self._environment:
             return

@@ -111,6 +111,11 @@ def _leave_blocked_alarm() -> None:
     os.kill(os.getpid(), signal.SIGALRM)
 
 
+def _have_variables_of_its_own() -> None:
+    """As who means that there they are changed for Python alone."""
+    os.environ = os.environ.copy()  # type: ignore[assignment]  # noqa: B003
+
+
 def _live_in_tokyo() -> None:
     os.environ["TZ"] = "JST-9"
     time.tzset()
@@ -197,6 +202,7 @@ IN_ANY = {
         lambda: os.environ.pop("DJANGO_SETTINGS_MODULE"), lambda: os.environ.get("DJANGO_SETTINGS_MODULE")
     ),
     "variable that is another": Leftover(lambda: os.environ.update(HOME="elsewhere"), lambda: os.environ.get("HOME")),
+    "variables of its own": Leftover(_have_variables_of_its_own, lambda: type(os.environ).__name__),
     "local time": Leftover(_live_in_tokyo, lambda: time.localtime(0).tm_hour),
     "locale": Leftover(lambda: locale.setlocale(locale.LC_TIME, "C.UTF-8"), lambda: locale.setlocale(locale.LC_TIME)),
     "wakeup descriptor": Leftover(_leave_wakeup_descriptor, _sees_wakeup_descriptor),
