@@ -27,8 +27,18 @@ NAMESPACES = ("mnt", "net", "user", "uts", "ipc", "cgroup", "pid_for_children", 
 those that it starts: once the first of them has ended, the system lets it start no more.
 """
 
-PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS = 21, 39
-"""From <linux/prctl.h>: whether its calls are filtered, and whether no program that it starts gets more rights."""
+PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS, PR_GET_SECUREBITS = 21, 39, 27
+"""From <linux/prctl.h>: whether its calls are filtered, whether no program that it starts gets more rights, and what
+root is to it.
+"""
+
+PR_GET_DUMPABLE, PR_GET_TIMERSLACK = 3, 30
+"""Whether others of its user may look into it, and it into all of /proc/self; and how late it may wake up."""
+
+PR_GET_CHILD_SUBREAPER = 37
+"""Whether what others leave of their children becomes its own, for which it has to wait."""
+
+QUESTIONS = (PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS, PR_GET_SECUREBITS, PR_GET_DUMPABLE, PR_GET_TIMERSLACK)
 
 CAPABILITIES = struct.pack("=Ii", 0x20080522, 0)
 """From <linux/capability.h>: its third version, and this process."""
@@ -54,12 +64,19 @@ def _of_linux() -> Iterator[object]:
         return
     yield os.sched_getscheduler(0)
     yield IOPRIO_GET and _libc.syscall(IOPRIO_GET, IOPRIO_WHO_PROCESS, 0)
-    yield from (_libc.prctl(question, 0, 0, 0, 0) for question in (PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS))
+    yield from (_libc.prctl(question, 0, 0, 0, 0) for question in QUESTIONS)
+    yield _has_orphans(_libc)
     yield _capabilities(_libc)
     yield _told("timers")  # one that a job has made sends its signal to the job that runs then
     with suppress(OSError):
         root = os.stat("/")
         yield root.st_dev, root.st_ino, [_namespace(name) for name in NAMESPACES]
+
+
+def _has_orphans(libc: ctypes.CDLL) -> int:
+    told = ctypes.c_int()
+    libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(told), 0, 0, 0)
+    return told.value
 
 
 def _capabilities(libc: ctypes.CDLL) -> bytes:

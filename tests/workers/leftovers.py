@@ -306,6 +306,14 @@ def _make_timer() -> None:
 TIMERS = Path("/proc/self/timers")
 
 
+def _has_children_of_others() -> bool:
+    """A shell leaves a process behind, which somebody has to wait for."""
+    left_behind = int(subprocess.run(["sh", "-c", "true & echo $!"], check=True, capture_output=True).stdout)
+    with suppress(ChildProcessError):
+        return os.waitpid(left_behind, 0)[0] == left_behind
+    return False
+
+
 def _be_first_to_start_one_process() -> None:
     """As what builds a sandbox does: nobody can start another one there when that has ended."""
     _call("unshare", NEW_PROCESSES)
@@ -344,6 +352,9 @@ OF_LINUX = {
         lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)), lambda: os.sched_getscheduler(0)
     ),
     "no new privileges": Leftover(lambda: _call("prctl", 38, 1, 0, 0, 0), lambda: _call("prctl", 39, 0, 0, 0, 0)),
+    "nobody may look": Leftover(lambda: _call("prctl", 4, 0, 0, 0, 0), lambda: _call("prctl", 3, 0, 0, 0, 0)),
+    "wakes up late": Leftover(lambda: _call("prctl", 29, 10**9, 0, 0, 0), lambda: _call("prctl", 30, 0, 0, 0, 0)),
+    "children of others": Leftover(lambda: _call("prctl", 36, 1, 0, 0, 0), _has_children_of_others),
 }
 if IOPRIO_SET:
     OF_LINUX["turns of its files"] = Leftover(_have_files_wait, lambda: _call("syscall", IOPRIO_SET + 1, 1, 0))
