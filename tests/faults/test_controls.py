@@ -21,8 +21,9 @@ from tenant_slots.models import State, TenantJob, TenantQueue
 from tests.factories import tenant_queue, waiting_job
 from tests.faults import jobs
 from tests.faults.conftest import FaultWorkers
-from tests.faults.observer import Observer, observed, runs, ticks_of
+from tests.faults.observer import PROMISE, Observer, observed, runs, ticks_of
 from tests.faults.workers import CHOSEN
+from tests.jobs import note
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -150,6 +151,28 @@ def test_control_i2_i7_what_lasts_longer_than_the_promise_is_seen(observer: Obse
     TenantQueue.objects.update(current_job=0)
     wait_until(lambda: True)
     observer.watched.clear()
+
+
+@pytest.mark.parametrize(
+    ("started", "is_a_breach"),
+    [
+        ([("acme", 1), ("acme", 2)], False),
+        ([("acme", 1), ("acme", 1)], True),
+        ([("other", 1), ("other", 2)], True),
+    ],
+    ids=["on both workers", "on one of two", "another tenant's"],
+)
+def test_control_i7_jobs_that_start_between_two_samples_are_seen(
+    unasked: Observer, started: list[tuple[str, int]], is_a_breach: bool
+) -> None:
+    unasked.workers = lambda: 2
+    waiting_job(tenant_queue("acme"))
+    unasked._look()
+    for tenant, worker in started:
+        note(unasked.path, 1, f"under-{worker}", tenant, "quick")
+    unasked._since = {what: since - PROMISE - 1 for what, since in unasked._since.items()}
+    unasked._look()
+    assert any("I7" in breach for breach in unasked.watched) is is_a_breach
 
 
 def test_control_a_run_by_a_process_that_is_dead_or_stopped_is_not_counted(unasked: Observer) -> None:
