@@ -307,8 +307,9 @@ TIMERS = Path("/proc/self/timers")
 
 
 def _has_children_of_others() -> bool:
-    """A shell leaves a process behind, which somebody has to wait for."""
-    left_behind = int(subprocess.run(["sh", "-c", "true & echo $!"], check=True, capture_output=True).stdout)
+    """A shell leaves a process behind, which ends after the shell, so that somebody else has to wait for it."""
+    script = "while kill -0 $$; do :; done >/dev/null 2>&1 & echo $!"
+    left_behind = int(subprocess.run(["sh", "-c", script], check=True, capture_output=True).stdout)
     with suppress(ChildProcessError):
         return os.waitpid(left_behind, 0)[0] == left_behind
     return False
