@@ -99,8 +99,10 @@ class Workers:
             process.kill()
         return process
 
-    def _begin(self, *command: str, worker_class: str | None = None) -> Process:
-        return warm_start.start(command, {**environment(worker_class), **self.variables})
+    def _begin(self, command: str, *arguments: str, worker_class: str | None = None) -> Process:
+        """Without Django's checks, which take as long as all else until a worker is there, and have their own tests."""
+        variables = {**environment(worker_class), **self.variables}
+        return warm_start.start([command, "--skip-checks", *arguments], variables)
 
     def run_pool(self, *arguments: str, worker_class: str) -> subprocess.CompletedProcess[bytes]:
         """RQ's pool, with one worker, which ends by itself."""

@@ -8,6 +8,7 @@ standard streams, and is told the process's number, and how it ended. At the end
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -16,6 +17,7 @@ import socket
 import struct
 import sys
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import django
@@ -28,9 +30,16 @@ MOST = 128 * 1024
 
 NUMBER = struct.Struct("i")
 
+OF_EVERY_WORKER = ("django_rq.management.commands.rqworker", "tenant_slots.workers")
+"""What each of them imports, whatever its settings."""
+
 
 def main(path: str) -> None:
     django.setup()
+    for name in OF_EVERY_WORKER:
+        import_module(name)
+    gc.collect()
+    gc.freeze()  # no fork has to look at it again
     asked = _next(path)
     sys.argv = asked["arguments"]
     os.environ.clear()
