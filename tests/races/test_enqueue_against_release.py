@@ -111,7 +111,7 @@ def admitted_job(row: TenantQueue) -> TenantJob:
 
 
 def clear(row: TenantQueue) -> None:
-    with connection.cursor() as cursor:  # `delete()` gives back slots and admits others, which takes longer than a round
+    with connection.cursor() as cursor:  # `delete()` gives slots back and admits others: longer than a round
         cursor.execute("DELETE FROM tenant_slots_tenantjob")
     TenantQueue.objects.filter(pk=row.pk).update(current_job=0)
     django_rq.get_queue("imports").empty()
