@@ -82,6 +82,8 @@ started without `threading`, which does not know them."""
 SECONDS_TO_BEGIN = 0.01
 """In which a thread that was just made comes to run."""
 
+SECONDS_BETWEEN_LOOKS = 0.001
+
 
 class Baseline:
     """A process as it was before its first job: whatever a job changes of this the next one does not see."""
@@ -128,10 +130,9 @@ class Baseline:
 
         One of a library that is no thread of Python's is waited for once, if it stays.
         """
-        uncounted = _uncounted()
-        if uncounted > self._uncounted:
-            time.sleep(SECONDS_TO_BEGIN)
-            uncounted = _uncounted()
+        until = time.monotonic() + SECONDS_TO_BEGIN
+        while (uncounted := _uncounted()) > self._uncounted and time.monotonic() < until:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
         self._uncounted = uncounted
 
     def _has_another_thread(self, job: TenantJob | None) -> bool:

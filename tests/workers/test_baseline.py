@@ -24,7 +24,7 @@ from tenant_slots.db.leftovers import ways_of_all
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running.supervised import RiddenRun
 from tenant_slots.workers import TenantPreforkWorker
-from tenant_slots.workers.baseline import SECONDS_TO_BEGIN, Baseline
+from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.sessions import (
     close_ended_sessions,
     end_thread_of_coroutines,
@@ -223,9 +223,9 @@ def test_nor_is_one_overlooked_that_threading_does_not_know() -> None:
 def test_nor_one_that_has_not_run_yet_after_another_came_and_went(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python does not count it before; it is overlooked now and then only, so it is tried a few times.
 
-    A loaded machine may take longer to let it run than a worker waits for it.
+    A loaded machine may take longer to let it run, or to let the one before go, than a worker waits for it.
     """
-    monkeypatch.setattr("tenant_slots.workers.baseline.SECONDS_TO_BEGIN", 0.3)
+    monkeypatch.setattr("tenant_slots.workers.baseline.SECONDS_TO_BEGIN", 10)
     end_thread_of_coroutines()
     baseline = Baseline()
     for _ in range(5):
@@ -260,7 +260,7 @@ def test_nobody_waits_for_a_thread_that_is_known(is_known: bool, monkeypatch: py
     baseline.is_restorable()
     let_go.set()
     thread.join()
-    assert waits == ([] if is_known else [SECONDS_TO_BEGIN])
+    assert bool(waits) is not is_known
 
 
 @postgresql_only
