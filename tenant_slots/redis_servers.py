@@ -54,7 +54,7 @@ NO_MASTER = "no Sentinel that answers knows the master of its service"
 """In place of the error, which with redis-py 6 and 7 quotes the passwords of the Sentinels that are away."""
 
 
-BY_DEFAULT = {"host": "localhost", "port": 6379, "path": None, "db": 0}
+BY_DEFAULT = {"host": "localhost", "port": 6379, "path": "", "db": 0}
 """What redis-py takes for what an address does not say: two that lead to one database need not be written alike."""
 
 
@@ -271,8 +271,10 @@ def database_of(connection: Redis) -> Hashable:
     return server_of(connection), _option(connection, "db")
 
 
-def _option(connection: Redis, name: str) -> Any:
-    return connection.connection_pool.connection_kwargs.get(name) or BY_DEFAULT[name]
+def _option(connection: Redis, name: str) -> str:
+    """As a text: settings that come from the environment have one where others have a number."""
+    value = str(connection.connection_pool.connection_kwargs.get(name) or BY_DEFAULT[name])
+    return value.lower() if name == "host" else value
 
 
 def impatient(connection: Redis, seconds: float = ANSWER_SECONDS) -> Redis:
