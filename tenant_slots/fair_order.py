@@ -18,6 +18,7 @@ afterwards. One that was lost with its feeder is over after a second.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,10 +27,20 @@ from secrets import randbelow, token_hex
 from typing import Any, NamedTuple
 
 from redis import Redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from tenant_slots import queue_directory
 from tenant_slots.conf import app_settings
+
+logger = logging.getLogger("tenant_slots")
+
+KNOWN = "tenant_slots:known"
+
+TYPES = {
+    **dict.fromkeys(("order", "idle", "workers", "watch", "wake"), b"zset"),
+    **dict.fromkeys(("busy", "brought"), b"set"),
+}
+"""Of what the script keeps for each queue, by the first part of its key's name."""
 
 SECONDS_ALIVE = 15
 """For which a worker of ours counts as there, and as idle, after it was last heard of: it looks every few seconds."""
@@ -385,12 +396,39 @@ def _known_names(rq_queue: str, names: list[bytes]) -> list[str]:
 
 def _ask(rq_queue: str, *arguments: Any) -> Any:
     """By the command itself: redis-py 8 looks each time whether its client is an asynchronous one, which takes time."""
-    script = _script()
     with queue_directory.reaching(rq_queue) as queue:
         try:
-            return queue.connection.execute_command("EVALSHA", script.sha, 0, *arguments)  # type: ignore[no-untyped-call]
-        except NoScriptError:
-            return script(args=arguments, client=queue.connection)
+            return _send(queue.connection, arguments)
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error) or not _forget_misused(rq_queue, queue.connection):
+                raise
+            return _send(queue.connection, arguments)
+
+
+def _send(connection: Redis, arguments: tuple[Any, ...]) -> Any:
+    script = _script()
+    try:
+        return connection.execute_command("EVALSHA", script.sha, 0, *arguments)  # type: ignore[no-untyped-call]
+    except NoScriptError:
+        return script(args=arguments, client=connection)
+
+
+def _forget_misused(rq_queue: str, connection: Redis) -> bool:
+    """Delete what somebody else has put in the place of a part of the order, which fails every question until then.
+
+    False where there is none, so that it is a key of RQ's.
+    """
+    names = queue_directory.queues_beside(rq_queue)
+    types = {f"tenant_slots:{part}:{name}": kind for name in names for part, kind in TYPES.items()} | {KNOWN: b"hash"}
+    with connection.pipeline(transaction=False) as pipeline:
+        for key in types:
+            pipeline.type(key)
+        found = pipeline.execute()
+    misused = [key for key, kind in zip(types, found, strict=True) if kind not in (types[key], b"none")]
+    if misused:
+        connection.delete(*misused)
+        logger.warning("what was in the place of the order of tenants is deleted from Redis: %s", ", ".join(misused))
+    return bool(misused)
 
 
 @cache

@@ -36,7 +36,8 @@ from tests.repair.sweeps import sweep_now
 PACKAGE = Path(tenant_slots.__file__).parent
 
 ABOUT_NO_SINGLE_JOB = {
-    "Redis or the database is away": {
+    "Redis or the database is away, or spoilt": {
+        ("fair_order.py", "what was in the place of the order of tenants is deleted from Redis: %s"),
         ("repair/steps.py", "what runs in these queues is not charged yet, as Redis cannot be asked: %s"),
         ("repair/sweeper.py", "the sweep cannot ask Redis, the rest of it goes on: %s"),
         ("transitions.py", "Redis cannot be asked for the order of tenants, so a sweep offers them again: %s"),

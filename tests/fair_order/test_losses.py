@@ -99,6 +99,38 @@ def test_who_stands_behind_all_others_comes_forward_whatever_else_is_forgotten(
     assert B in served(3)
 
 
+def everything_is_asked() -> None:
+    """Each part of what Redis keeps is read or written."""
+    offer(A)
+    turn, _ = fair_order.take("rq:worker:one", [QUEUE], waits=True)
+    assert isinstance(turn, Turn)
+    fair_order.drop(turn, 1, is_full=True, wakes_in=60)
+    fair_order.take("rq:worker:one", [QUEUE], waits=True)
+    fair_order.bring_before_plain_jobs(QUEUE, ["plain"])
+    fair_order.charge(QUEUE, [(A, 1, 1.0)], ["plain"])
+
+
+@pytest.mark.parametrize("key", [KNOWN, *(f"tenant_slots:{part}:{QUEUE}" for part in fair_order.TYPES)])
+def test_what_somebody_else_has_put_in_the_place_of_the_order_is_forgotten(
+    key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a job that writes where it should not, or another program in the same database."""
+    redis().delete(key)
+    redis().set(key, "of somebody else")
+    everything_is_asked()
+    assert redis().type(key) != b"string"
+    assert [one.getMessage() for one in caplog.records if key in one.getMessage()]
+
+
+@pytest.mark.parametrize("key", [LIST, f"rq:workers:{QUEUE}"])
+def test_what_is_in_the_place_of_something_of_rqs_is_left_there(key: str) -> None:
+    redis().delete(key)
+    redis().set(key, "of somebody else")
+    with pytest.raises(RedisError, match="WRONGTYPE"):
+        everything_is_asked()
+    assert redis().type(key) == b"string"
+
+
 def is_known(tenant: int) -> bool:
     return redis().hexists(KNOWN, tenant) or tenant in order() or tenant in order(LANE)
 
