@@ -228,15 +228,15 @@ class Observer:
         now = time.monotonic()
         self._since = {what: self._since.get(what, now) for what in seen}
         for (what, whose), since in self._since.items():
-            if now - since > self.promise and not (what == STRANDED and self._goes_on(whose, now - since)):
+            if now - since > self.promise and not (what == STRANDED and self._goes_on(whose)):
                 self._once(f"{what} {whose} for more than {self.promise:.0f} s")
 
-    def _goes_on(self, tenant: object, seconds: float) -> bool:
-        """Whether a job of the tenant, and one on every worker, has started in these seconds.
+    def _goes_on(self, tenant: object) -> bool:
+        """Whether a job of the tenant, and one on every worker, has started within the last seconds of the promise.
 
         Then no worker was idle all the time. Samples can all fall between two jobs, where a job takes less than a fork.
         """
-        begin = time.time_ns() - seconds * 1e9
+        begin = time.time_ns() - self.promise * 1e9
         started = [event for event in self.events() if event.kind.startswith("under-") and event.nanoseconds > begin]
         busy = {event.kind for event in started}
         return len(busy) >= self.workers() and tenant in {event.tenant for event in started}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import django_rq
 import pytest
@@ -23,7 +24,6 @@ from tests.faults import jobs
 from tests.faults.conftest import FaultWorkers
 from tests.faults.observer import PROMISE, Observer, observed, runs, ticks_of
 from tests.faults.workers import CHOSEN
-from tests.jobs import note
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -159,18 +159,21 @@ def test_control_i2_i7_what_lasts_longer_than_the_promise_is_seen(observer: Obse
         ([("acme", 1), ("acme", 2)], False),
         ([("acme", 1), ("acme", 1)], True),
         ([("other", 1), ("other", 2)], True),
+        ([("acme", 1, -PROMISE - 1), ("acme", 2, -PROMISE - 1)], True),
     ],
-    ids=["on both workers", "on one of two", "another tenant's"],
+    ids=["on both workers", "on one of two", "another tenant's", "on both, but not lately"],
 )
 def test_control_i7_jobs_that_start_between_two_samples_are_seen(
-    unasked: Observer, started: list[tuple[str, int]], is_a_breach: bool
+    unasked: Observer, started: list[tuple[Any, ...]], is_a_breach: bool
 ) -> None:
     unasked.workers = lambda: 2
     waiting_job(tenant_queue("acme"))
     unasked._look()
-    for tenant, worker in started:
-        note(unasked.path, 1, f"under-{worker}", tenant, "quick")
-    unasked._since = {what: since - PROMISE - 1 for what, since in unasked._since.items()}
+    for tenant, worker, *later in started:
+        nanoseconds = time.time_ns() + int(sum(later) * 1e9)
+        with Path(unasked.path).open("a") as history:
+            history.write(f"{nanoseconds} {worker} 1 under-{worker} {tenant} quick\n")
+    unasked._since = {what: since - 2 * PROMISE for what, since in unasked._since.items()}
     unasked._look()
     assert any("I7" in breach for breach in unasked.watched) is is_a_breach
 
