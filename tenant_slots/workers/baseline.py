@@ -82,7 +82,8 @@ started without `threading`, which does not know them."""
 SECONDS_TO_BEGIN = 0.01
 """In which a thread that was just made comes to run."""
 
-SECONDS_BETWEEN_LOOKS = 0.001
+LOOKS = 10
+"""How often it is looked for meanwhile."""
 
 
 class Baseline:
@@ -130,9 +131,10 @@ class Baseline:
 
         One of a library that is no thread of Python's is waited for once, if it stays.
         """
-        until = time.monotonic() + SECONDS_TO_BEGIN
-        while (uncounted := _uncounted()) > self._uncounted and time.monotonic() < until:
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+        looks, uncounted = 0, _uncounted()
+        while uncounted > self._uncounted and looks < LOOKS:
+            time.sleep(SECONDS_TO_BEGIN / LOOKS)
+            looks, uncounted = looks + 1, _uncounted()
         self._uncounted = uncounted
 
     def _has_another_thread(self, job: TenantJob | None) -> bool:

@@ -24,7 +24,7 @@ from tenant_slots.db.leftovers import ways_of_all
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running.supervised import RiddenRun
 from tenant_slots.workers import TenantPreforkWorker
-from tenant_slots.workers.baseline import Baseline
+from tenant_slots.workers.baseline import LOOKS, SECONDS_TO_BEGIN, Baseline
 from tenant_slots.workers.sessions import (
     close_ended_sessions,
     end_thread_of_coroutines,
@@ -226,6 +226,7 @@ def test_nor_one_that_has_not_run_yet_after_another_came_and_went(monkeypatch: p
     A loaded machine may take longer to let it run, or to let the one before go, than a worker waits for it.
     """
     monkeypatch.setattr("tenant_slots.workers.baseline.SECONDS_TO_BEGIN", 10)
+    monkeypatch.setattr("tenant_slots.workers.baseline.LOOKS", 10_000)
     end_thread_of_coroutines()
     baseline = Baseline()
     for _ in range(5):
@@ -260,7 +261,7 @@ def test_nobody_waits_for_a_thread_that_is_known(is_known: bool, monkeypatch: py
     baseline.is_restorable()
     let_go.set()
     thread.join()
-    assert bool(waits) is not is_known
+    assert waits == ([] if is_known else [SECONDS_TO_BEGIN / LOOKS] * LOOKS)
 
 
 @postgresql_only
