@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -108,6 +110,12 @@ def everything_is_asked() -> None:
     fair_order.take("rq:worker:one", [QUEUE], waits=True)
     fair_order.bring_before_plain_jobs(QUEUE, ["plain"])
     fair_order.charge(QUEUE, [(A, 1, 1.0)], ["plain"])
+
+
+def test_no_part_of_the_order_is_missing_among_those_that_are_forgotten_so() -> None:
+    script = files("tenant_slots").joinpath("fair_order.lua").read_text()
+    assert set(re.findall(r"\bkey\('(\w+)'", script)) == fair_order.TYPES.keys()
+    assert set(re.findall(r"'(tenant_slots:\w+)'", script)) == {fair_order.KNOWN}
 
 
 @pytest.mark.parametrize("key", [KNOWN, *(f"tenant_slots:{part}:{QUEUE}" for part in fair_order.TYPES)])
