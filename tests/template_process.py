@@ -1,9 +1,10 @@
 """A process that has set Django up, and forks itself for each ``manage.py`` command that it is asked for.
 
 To import Django, RQ and this app takes a process a second of CPU, which is most of what a test of workers takes. What
-begins here is where ``manage.py`` is once Django is set up, and `tests.warm_start` asks only for processes of which the
-environment says the same to the settings. A connection is a process: the caller sends arguments, environment and its
-standard streams, and is told the process's number, and how it ended. At the end of standard input nobody asks any more.
+begins here is where ``manage.py`` is once Django is set up, with what every worker imports, and `tests.warm_start` asks
+only for processes of which the environment says the same to the settings. A connection is a process: the caller sends
+arguments, environment and its standard streams, and is told the process's number, and how it ended. At the end of
+standard input nobody asks any more.
 """
 
 from __future__ import annotations
