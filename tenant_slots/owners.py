@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tenant_slots import witness
+from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.models import TenantJob
 
 runs_here: set[int] = set()
@@ -128,17 +130,27 @@ def end_leftovers(job: TenantJob) -> None:
     """Kill what a dead work-horse of this host has started and left behind: its group of processes.
 
     The system gives a number to no other process while a group has it. So where the leader is gone and the group is
-    not, it is still that of the horse. One that nobody has waited for yet is gone as well: where the worker died too,
-    that is up to the first process of the container, which may take its time, or never do it.
+    not, it is still that of the horse, unless all of it had ended, and the number came round again. One that nobody has
+    waited for yet is gone as well: where the worker died too, that is up to the first process of the container, which
+    may take its time, or never do it.
     """
     if job.horse <= FIRST_PROCESS or not _is_local(job):
         return
     if liveness(job) is Liveness.DEAD:
         _end_orphan(job)
         _wait_until(lambda: not _started(job.horse))  # the kernel ends it with its worker, in a moment
-    if not _started(job.horse):
+    if not _started(job.horse) and _had_begun_in_time(job):
         with suppress(OSError):
             os.killpg(job.horse, signal.SIGKILL)
+
+
+def _had_begun_in_time(job: TenantJob) -> bool:
+    """Whether one of the horse's group was there when the run was last heard of, or within a lease from then: in so
+    short a time the system does not come round to a number.
+    """
+    heard = job.beat_at or job.started_at
+    ages = _ages_in_group(job.horse)
+    return bool(heard and ages) and max(ages) >= (clock.now() - heard).total_seconds() - app_settings.LEASE_TTL
 
 
 def _end_orphan(job: TenantJob) -> None:
@@ -194,6 +206,14 @@ def _stat(pid: int) -> list[str] | None:
         return stat.rpartition(b")")[2].decode().split()
     except (OSError, ValueError):
         return None
+
+
+def _ages_in_group(leader: int) -> list[float]:
+    """Seconds since each process of a group has started."""
+    uptime, ticks = time.clock_gettime(time.CLOCK_BOOTTIME), os.sysconf("SC_CLK_TCK")
+    stats = (_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    alive = (stat for stat in stats if stat and stat[0] not in DEAD and int(stat[2]) == leader)
+    return [uptime - int(stat[19]) / ticks for stat in alive]
 
 
 def _is_hidden(pid: int) -> bool:

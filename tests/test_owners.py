@@ -8,17 +8,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import NamedTuple
 
 import pytest
 
 from tenant_slots import owners
+from tenant_slots.conf import app_settings
+from tenant_slots.db import clock
 from tenant_slots.models import TenantJob
 from tests.factories import another_process, dead_process
 from tests.faults.observer import is_gone, ticks_of
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.skipif(not owners.this_host(), reason="needs /proc")
+pytestmark = [pytest.mark.django_db, pytest.mark.skipif(not owners.this_host(), reason="needs /proc")]
+
+LEASE = app_settings.LEASE_TTL
 
 LIFE = """
 import subprocess, sys
@@ -60,14 +65,38 @@ def horse() -> Iterator[Horse]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def job_in(horse: Horse, owner: owners.Owner) -> TenantJob:
+def job_in(horse: Horse, owner: owners.Owner, heard_ago: float = 0) -> TenantJob:
     fields = owner.as_fields() | {"horse": horse.process.pid}
-    return TenantJob(**fields)
+    return TenantJob(**fields, beat_at=clock.now() - timedelta(seconds=heard_ago))
 
 
 def test_what_a_dead_work_horse_has_started_is_killed_although_nobody_has_waited_for_it(horse: Horse) -> None:
     horse.die_unnoticed()
     owners.end_leftovers(job_in(horse, dead_process()))
+    wait_until(lambda: is_gone(horse.child))
+
+
+@pytest.mark.parametrize(("heard_ago", "is_spared"), [(LEASE - 5, False), (LEASE + 60, True)])
+def test_a_group_that_began_long_after_a_run_was_last_heard_of_is_a_strangers(
+    horse: Horse, heard_ago: float, is_spared: bool
+) -> None:
+    """All that the work-horse had started had ended, and the system has given its number to another process since."""
+    horse.die_unnoticed()
+    owners.end_leftovers(job_in(horse, dead_process(), heard_ago))
+    if is_spared:
+        assert not is_gone(horse.child)
+    else:
+        wait_until(lambda: is_gone(horse.child))
+
+
+def test_nor_is_anything_killed_for_a_run_that_was_never_heard_of(horse: Horse) -> None:
+    job = job_in(horse, dead_process())
+    job.beat_at = None
+    horse.die_unnoticed()
+    owners.end_leftovers(job)
+    assert not is_gone(horse.child)
+    job.started_at = clock.now()
+    owners.end_leftovers(job)
     wait_until(lambda: is_gone(horse.child))
 
 
