@@ -5,6 +5,7 @@ Nothing of this asks the server. What the server keeps of a session is put back 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -112,12 +113,15 @@ def _note_what_is_registered(connection: BaseDatabaseWrapper, **_: Any) -> None:
 
 
 def forget_what_is_registered(connection: BaseDatabaseWrapper) -> None:
-    """The project's receivers of `connection_created` are about to do so anew. Handlers of notices would pile up."""
+    """The project's receivers of `connection_created` are about to do so anew. Handlers of notices would pile up.
+
+    Nor are notifications kept that nobody has read: the next one to listen would get them with its own.
+    """
     _registered_for.pop(connection.connection, None)
-    for name in ("_notice_handlers", "_notify_handlers"):
-        handlers = getattr(connection.connection, name, None)
-        if isinstance(handlers, list):  # as psycopg has them (3.2, 3.3)
-            handlers.clear()
+    for name in ("_notice_handlers", "_notify_handlers", "_notifies_backlog"):
+        kept = getattr(connection.connection, name, None)
+        if isinstance(kept, list | deque):  # as psycopg has them (3.2, 3.3)
+            kept.clear()
 
 
 def _has_registered_nothing(session: Any, before: Found | None) -> bool:

@@ -212,6 +212,18 @@ IN_ANY = {
 }
 """What a horse goes on without."""
 
+
+def _raw() -> Any:
+    connection.ensure_connection()
+    return connection.connection
+
+
+def _notify_self() -> None:
+    sql("LISTEN tenant_slots_test")
+    sql("NOTIFY tenant_slots_test, 'of this job'")
+    sql("SELECT 1")
+
+
 IN_POSTGRESQL = {
     "plain BEGIN": Leftover(_leave_plain_begin_open, _sees_transaction),
     "statement_timeout": Leftover(
@@ -234,6 +246,7 @@ IN_POSTGRESQL = {
     "LISTEN": Leftover(
         lambda: sql("LISTEN tenant_slots_test"), lambda: sql("SELECT count(*) FROM pg_listening_channels()")
     ),
+    "notification that nobody has read": Leftover(_notify_self, lambda: len(list(_raw().notifies(timeout=0)))),
     "temporary table": Leftover(
         lambda: sql("CREATE TEMPORARY TABLE left_by_a_job (a int)"),
         lambda: sql("SELECT to_regclass('left_by_a_job')::text"),
@@ -264,6 +277,40 @@ GONE_ANYWAY = {
 
 def _start_thread() -> None:
     threading.Thread(target=time.sleep, args=[3600], daemon=True).start()
+
+
+def _start_process() -> None:
+    """Elsewhere than in the group of the work-horse, which it outlives; it ends with the tests."""
+    left.append(subprocess.Popen(["sleep", "60"], start_new_session=True))
+
+
+def _start_process_that_ends() -> None:
+    process = os.fork()
+    if not process:
+        os._exit(0)
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+
+
+def _children() -> int:
+    return _processes_with(1, os.getpid())
+
+
+def _processes_with(field: int, number: int) -> int:
+    """Those whose parent is this one, or that are in this group: fields 1 and 2 of proc(5), behind the state."""
+    stats = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            stats.append(entry.read_text().rpartition(")")[2].split())
+    return sum(int(stat[field]) == number for stat in stats)
+
+
+def _start_process_of_a_shell() -> None:
+    """It belongs to nobody, but is in the group of the work-horse, and would be killed with that."""
+    subprocess.run(["sh", "-c", "sleep 60 > /dev/null 2>&1 &"], check=True)
+
+
+def _in_group() -> int:
+    return _processes_with(2, os.getpgid(0))
 
 
 async def _leave_thread_of_coroutine() -> None:
@@ -312,6 +359,8 @@ def _has_children_of_others() -> bool:
     left_behind = int(subprocess.run(["sh", "-c", script], check=True, capture_output=True).stdout)
     with suppress(ChildProcessError):
         return os.waitpid(left_behind, 0)[0] == left_behind
+    while Path(f"/proc/{left_behind}").exists():  # until then a process is left behind, whoever is to wait for it
+        time.sleep(0.001)
     return False
 
 
@@ -374,6 +423,9 @@ LASTING = {
     ),
     "thread of a coroutine": Leftover(lambda: asyncio.run(_leave_thread_of_coroutine()), threading.active_count),
     "limit": Leftover(_limit_files, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+    "process": Leftover(_start_process, _children),
+    "process that has ended": Leftover(_start_process_that_ends, _children),
+    "process of a shell": Leftover(_start_process_of_a_shell, _in_group),
     "niceness": Leftover(lambda: os.nice(1), lambda: os.nice(0)),
     "processors": Leftover(
         lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}), lambda: len(os.sched_getaffinity(0))
