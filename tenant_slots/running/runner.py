@@ -127,9 +127,13 @@ def _called_and_recorded(run: Run, function: Callable[[TenantJob], T]) -> T | No
             if isinstance(error, RetriesExceeded) and job.rq_job_id:
                 return cast(T, error.retry)  # RQ counts as we have done, and notes why the job has failed
             if failure is error:
+                failure = None  # by this frame, which its traceback holds, it would hold itself
                 raise
     if failure is not None:
-        raise failure  # here, where it gets no context: RQ would format that too
+        try:
+            raise failure  # here, where it gets no context: RQ would format that too
+        finally:
+            failure = None
     reported = reporter.end()
     if isinstance(result, Retry) and not job.rq_job_id:
         text = "the job asked to run again"

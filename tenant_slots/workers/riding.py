@@ -32,6 +32,7 @@ from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.running.supervised import RiddenRun
 from tenant_slots.tasks import attempts
 from tenant_slots.witness import Witness
+from tenant_slots.workers import garbage
 from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
 from tenant_slots.workers.inheritance import die_with
@@ -75,10 +76,13 @@ class RidingWorker(BaseWorker):
         while (order := reins.next_order()) is not None:
             jobs += isinstance(order, Order)
             close_ended_sessions()
+            context = contextvars.copy_context()
             with in_same_loop():
-                ended = contextvars.copy_context().run(self._obey, order)
-            if os.getpid() != process:
-                return  # a child that a job has forked, and that fell through to here
+                ended = context.run(self._obey, order)
+                if os.getpid() != process:
+                    return  # a child that a job has forked, and that fell through to here
+                if baseline is not None:
+                    context.run(garbage.collect)
             job = order.job if isinstance(order, Order) else None
             has_left_block = leave_transactions(ways, job)
             may_go_on = jobs < self.jobs_per_horse and not self._timed_out and not has_left_block

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
 from tenant_slots.running.coroutines import in_same_loop
 from tenant_slots.running.run import WatchedRun
+from tenant_slots.workers import garbage
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.presence import Presence
 from tenant_slots.workers.sessions import (
@@ -62,8 +62,11 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             raise EndedAtOnce from error
 
     def work(self, *args: Any, **kwargs: Any) -> bool:
-        with granting_wishes():
-            return super().work(*args, **kwargs)
+        try:
+            with granting_wishes():
+                return super().work(*args, **kwargs)
+        finally:
+            garbage.collect_all_again()
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         taken = self.taken_run()
@@ -92,8 +95,9 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             with in_same_loop():
                 super().execute_job(job, queue)
         finally:
-            if leave_transactions(ways):
-                gc.collect()  # the error of a plain RQ job may have held the block until now
+            with in_same_loop():
+                garbage.collect()
+            leave_transactions(ways)
             end_thread_of_coroutines()
             restore_sessions()  # which what is left is then recorded in, too
             self.keep_what_is_left(was_interrupted=self._ends_at_once)

@@ -18,7 +18,7 @@ from rq.worker import BaseWorker
 from tenant_slots import tenant_job
 from tenant_slots.db import sessions
 from tenant_slots.models import TenantJob, TenantQueue
-from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, garbage
 from tenant_slots.workers import sessions as sessions_of_workers
 from tests.factories import counters_match
 
@@ -79,6 +79,7 @@ def _collected_when_told() -> Iterator[None]:
 @pytest.fixture
 def _nobody_minds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "gc", SimpleNamespace(collect=lambda: None))
+    monkeypatch.setattr(garbage, "collect", lambda: None)
     monkeypatch.setattr(sessions_of_workers, "take_left_block", lambda: False)
 
 

@@ -193,6 +193,25 @@ def test_the_schema_that_a_job_leaves_is_not_that_of_the_next_one(worker_class: 
     assert (plain, ours.state, ours.result) == ("public", State.FINISHED, "umbrella")
 
 
+def entries_after_garbage(worker_class: str) -> dict[str, list[str]]:
+    """What a job of one schema has written when Python has collected what the failed one of another schema had left."""
+    with schema_context("acme"):
+        models.fail_in_schema.enqueue("acme")
+    with schema_context("umbrella"):
+        models.note_after_collection.enqueue("umbrella", "a secret")
+    work(worker_class)
+    return entries()
+
+
+@pytest.mark.parametrize("worker_class", IN_ONE_PROCESS)
+def test_nor_does_what_a_failed_job_left_to_be_collected_set_it_back(worker_class: str) -> None:
+    assert entries_after_garbage(worker_class) == {"public": [], "acme": [], "umbrella": ["a secret"]}
+
+
+def test_control_rqs_worker_without_a_process_for_each_job_has_it_set_back() -> None:
+    assert entries_after_garbage("rq.SimpleWorker")["umbrella"] == []
+
+
 def test_control_rqs_worker_without_a_process_for_each_job_leaves_it_to_the_next_one() -> None:
     plain, _ = after_schema_was_left("rq.SimpleWorker", include_public=True)
     assert plain == "acme"

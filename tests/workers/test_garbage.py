@@ -1,0 +1,161 @@
+"""What Python collects of a job is collected before the next one begins in the same process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from collections.abc import Callable, Iterator
+
+import django_rq
+import pytest
+from django.db import connection, transaction
+from rq.worker import BaseWorker
+
+from tenant_slots import tenant_job
+from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, garbage
+from tests.factories import tenant_queue
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no cursors on the server"),
+]
+
+CLASSES = [TenantPreforkWorker, TenantSimpleWorker]
+
+
+def leave_cursor(in_circle: bool) -> list[object]:
+    """Half read: when it is collected, Django closes a cursor that the server has closed with the session's others."""
+    rows = TenantQueue.objects.iterator(chunk_size=1)
+    next(rows)
+    left: list[object] = [rows]
+    if in_circle:
+        left.append(left)
+    return left
+
+
+@tenant_job("imports", tenant="tenant")
+def leave(tenant: str) -> int:
+    leave_cursor(in_circle=True)
+    return os.getpid()
+
+
+@tenant_job("imports", tenant="tenant")
+def fail(tenant: str) -> None:
+    left = leave_cursor(in_circle=False)
+    error = ValueError(left)
+    raise error
+
+
+@tenant_job("imports", tenant="tenant")
+def write(tenant: str) -> int:
+    with transaction.atomic():
+        TenantQueue.objects.create(tenant="written", queue="imports")
+        gc.collect()
+        assert TenantQueue.objects.exists()
+    return os.getpid()
+
+
+@pytest.fixture(autouse=True)
+def _collected_when_told() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def state_after(worker_class: type[BaseWorker], enqueue_first: Callable[[], object]) -> str:
+    """Of a job that has Python collect what there is while it writes."""
+    tenant_queue(), tenant_queue("other")
+    enqueue_first()
+    job = write.enqueue("other")
+    burst(worker_class)
+    job.refresh_from_db()
+    return job.state
+
+
+def burst(worker_class: type[BaseWorker]) -> None:
+    queue = django_rq.get_queue("imports")
+    worker_class([queue], connection=queue.connection).work(burst=True, logging_level="CRITICAL")
+
+
+FIRST = {
+    "leaves garbage": lambda: leave.enqueue("acme"),
+    "fails": lambda: fail.enqueue("acme"),
+    "plain": lambda: django_rq.get_queue("imports").enqueue(leave, "acme"),
+    "plain, fails": lambda: django_rq.get_queue("imports").enqueue(fail, "acme"),
+}
+
+
+@pytest.mark.parametrize("worker_class", CLASSES)
+@pytest.mark.parametrize("first", FIRST)
+def test_a_cursor_that_a_job_left_is_closed_in_no_transaction_of_the_next_one(
+    worker_class: type[BaseWorker], first: str
+) -> None:
+    assert state_after(worker_class, FIRST[first]) == State.FINISHED
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("worker_class", CLASSES)
+def test_control_it_is_where_nothing_is_collected_in_between(
+    worker_class: type[BaseWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "collect", lambda: None)
+    assert state_after(worker_class, FIRST["leaves garbage"]) == State.FAILED
+
+
+class Held:
+    """Something that a job uses."""
+
+
+held: list[weakref.ref[Held]] = []
+
+
+class Unreadable(Exception):
+    """Another error is raised in its place, which can be told to Redis."""
+
+    def __str__(self) -> str:
+        return "\udcff"
+
+
+ERRORS = {"readable": ValueError, "unreadable": Unreadable}
+
+
+@tenant_job("imports", tenant="tenant")
+def fail_with_something(tenant: str, kind: str) -> None:
+    something = Held()
+    held.append(weakref.ref(something))
+    raise ERRORS[kind]
+
+
+@tenant_job("imports", tenant="tenant")
+def is_something_held(tenant: str) -> list[bool]:
+    return [reference() is not None for reference in held]
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_the_error_of_a_job_holds_nothing_once_it_has_been_dealt_with(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nobody collects anything: it is no part of a circle, as of a frame of ours that its traceback holds."""
+    monkeypatch.setattr(garbage, "collect", lambda: None)
+    fail_with_something.enqueue("acme", kind)
+    job = is_something_held.enqueue("acme")
+    burst(TenantPreforkWorker)
+    job.refresh_from_db()
+    assert job.result == [False]
+
+
+@tenant_job("imports", tenant="tenant")
+def look_at_what_was_put_aside(tenant: str) -> int:
+    return gc.get_freeze_count()
+
+
+def test_what_is_loaded_is_looked_at_once_by_each_worker_and_again_when_it_has_ended() -> None:
+    gc.unfreeze()
+    for _ in range(2):
+        jobs = [look_at_what_was_put_aside.enqueue("acme") for _ in range(2)]
+        burst(TenantSimpleWorker)
+        first, second = [TenantJob.objects.get(pk=job.pk).result for job in jobs]
+        assert first == 0 < second
+        assert gc.get_freeze_count() == 0
