@@ -68,6 +68,14 @@ end
 
 local tenants = {}
 
+-- Neither infinite nor beyond what a score is compared with, nor what is no number at all: Redis would refuse it as a score.
+local function is_sound(values)
+  for _, value in ipairs(values) do
+    if not (math.abs(value) < BEHIND) then return false end
+  end
+  return true
+end
+
 local function unpacked(tenant, raw)
   local records, at = {}, 1
   while at <= #raw do
@@ -75,12 +83,13 @@ local function unpacked(tenant, raw)
     queue, at = struct.unpack('<Hc0', raw, at)
     values = {struct.unpack(RECORD, raw, at)}
     at = table.remove(values)
-    records[queue] = new_record(queue, tenant, values)
+    if is_sound(values) then records[queue] = new_record(queue, tenant, values) end
   end
   return records
 end
 
--- All records of a tenant, by queue. What an older version has left there does not end where they do, and is forgotten.
+-- All records of a tenant, by queue. What an older version has left there does not end where they do, and is forgotten, as
+-- is what somebody else has written there.
 local function records_of(tenant)
   if not tenants[tenant] then
     local is_whole, records = pcall(unpacked, tenant, raw_of(tenant))
@@ -150,7 +159,7 @@ function times_of(queue)
     t = {virtual = 0, sure = 0, newcomers = 0, mean = -1, swept = 0, believed = 0, most = 0, plain = 0, wakes = 0}
     t.behind, t.brought, t.given = 0, 0, {}
     local raw = raw_of(field_of(queue))
-    if #raw >= TIMES_BYTES and (#raw - TIMES_BYTES) % GIVEN_BYTES == 0 then
+    if #raw >= TIMES_BYTES and (#raw - TIMES_BYTES) % GIVEN_BYTES == 0 and is_sound({struct.unpack(TIMES, raw)}) then
       t.virtual, t.sure, t.newcomers, t.mean, t.swept, t.believed, t.most, t.plain, t.wakes, t.behind, t.brought =
         struct.unpack(TIMES, raw)
       t.given = given_in(raw)
@@ -494,11 +503,22 @@ local function told(record, jobs, stays, is_out)
   return {record.queue, record.tenant, jobs, record.offers, record.frees, stays and 1 or 0, is_out and 1 or 0}
 end
 
+local function is_tenant(member) return string.find(member, '^%d+$') ~= nil end
+
+-- The first two tenants. Before them nobody stands who is none: what a job or another program has put there leaves.
+local function first_two(queue)
+  while true do
+    local heads = redis.call('ZRANGE', key('order', queue), 0, 1, 'WITHSCORES')
+    if not heads[1] or is_tenant(heads[1]) then return heads end
+    redis.call('ZREM', key('order', queue), heads[1])
+  end
+end
+
 -- The first tenant and how many jobs it may have now: all, while nobody else wants them.
 local function first(queue, most, for_nobody)
   wake(queue)
   if not for_nobody then come_forward(queue, IN_LANE) end
-  local heads = redis.call('ZRANGE', key('order', queue), 0, 1, 'WITHSCORES')
+  local heads = first_two(queue)
   if not heads[1] or (for_nobody and tonumber(heads[2]) >= BEHIND) then return false end
   local record = read(queue, heads[1])
   local jobs = heads[3] and 1 or most
@@ -887,7 +907,11 @@ end
 
 -- The first ones that have a turn while nobody listens.
 function operations.heads(queue)
-  return redis.call('ZRANGEBYSCORE', key('order', queue), '-inf', '(' .. string.format('%.17g', BEHIND), 'LIMIT', 0, FIELDS)
+  local below, found = '(' .. string.format('%.17g', BEHIND), {}
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key('order', queue), '-inf', below, 'LIMIT', 0, FIELDS)) do
+    if is_tenant(member) then found[#found + 1] = member end
+  end
+  return found
 end
 
 -- These have none, as long as nobody listens: some have another queue of their own, some a worker in another one.

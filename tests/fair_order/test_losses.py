@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -128,6 +129,33 @@ def test_what_somebody_else_has_put_in_the_place_of_the_order_is_forgotten(
     everything_is_asked()
     assert redis().type(key) != b"string"
     assert [one.getMessage() for one in caplog.records if key in one.getMessage()]
+
+
+@pytest.mark.parametrize("part", ["order", "wake"])
+@pytest.mark.parametrize("member", ["", "acme", "1.5", "-1", "\n1", b"\xff"])
+def test_who_stands_in_the_order_and_is_no_tenant_takes_nobodys_turn(part: str, member: str | bytes) -> None:
+    offer(A, B)
+    turn = fair_order.next_turn(QUEUE, "")  # so that the queue knows of those that come back
+    assert turn
+    fair_order.drop(turn, 1, is_full=True, wakes_in=0)
+    redis().zadd(f"tenant_slots:{part}:{QUEUE}", {member: 0, f"{member!r} too": 0})
+    assert set(served(4)) == {A, B}
+    assert set(fair_order.heads(QUEUE)) == {A, B}
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e300"])
+@pytest.mark.parametrize("field", [str(A), f":{QUEUE}"])
+def test_a_record_with_what_is_no_time_is_forgotten(field: str, number: str) -> None:
+    """As when somebody else has written there: Redis takes no such score, and each question would fail."""
+    offer(A, B)
+    served(4)
+    raw = redis().hget(KNOWN, field)
+    assert raw
+    before = 2 + len(QUEUE) if field == str(A) else 0  # the name of the queue and its length
+    assert len(raw) > before + 8
+    redis().hset(KNOWN, field, raw[:before] + struct.pack("<d", float(number)) + raw[before + 8 :])
+    assert set(served(8)) == {A, B}
+    everything_is_asked()
 
 
 @pytest.mark.parametrize("key", [LIST, f"rq:workers:{QUEUE}"])
