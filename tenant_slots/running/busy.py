@@ -8,13 +8,12 @@ from tenant_slots.tasks.tenant_busy import TenantBusy
 
 
 def put_back(error: BaseException) -> Outcome | None:
-    """Neither a failure nor a crash. None when the error is another."""
+    """Neither a failure nor a crash. None when the error is another, or cannot say what it is about."""
     if not isinstance(error, TenantBusy):
         return None
-    until = None if error.until is None else error.until.isoformat()
-    reason = f"the job said that its tenant is busy: {error.reason}".removesuffix(": ")
-    return {
-        "state": State.WAITING,
-        "error": storable_error(reason),
-        "rest": {"reason": error.reason, "seconds": error.seconds, "until": until},
-    }
+    try:
+        rest = error.as_rest()
+    except Exception:  # the second time it was asked, see `possible`: a class of the project answers as it likes
+        return None
+    text = f"the job said that its tenant is busy: {rest['reason']}".removesuffix(": ")
+    return {"state": State.WAITING, "error": storable_error(text), "rest": rest}

@@ -22,6 +22,7 @@ from tenant_slots.alarm import rq_handler
 from tenant_slots.models import TenantJob
 from tenant_slots.scope import outside_of_scopes
 from tenant_slots.tasks import context
+from tenant_slots.tasks.tenant_busy import possible
 
 _is_called_here: ContextVar[bool] = ContextVar("tenant_slots_is_called_here", default=False)
 
@@ -70,12 +71,13 @@ def completed_in_context(
 ) -> Any:
     """What a function returns that is called in a job's context, or the coroutine that it returns, once it has ended.
 
-    What `require` raises of that is raised in the context too, where errors are told of.
+    What `require` raises of that is raised in the context too, where errors are told of; so is what an impossible
+    `TenantBusy` is about.
 
     RQ too would run a coroutine that a job returns (2.12, ``Job._execute``), but after the job has given its slot back.
     """
     forget_thread_of_parent()
-    with outside_of_scopes(), context.entered(job):
+    with outside_of_scopes(), context.entered(job), possible():
         with in_same_loop():  # at its end a context may ask the database
             result = function()
             if isinstance(result, Coroutine):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copyreg
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -60,8 +62,29 @@ class TenantBusy(Exception):
             return self.seconds or 0.0
         return max(0.0, (self.until - _now()).total_seconds())
 
+    def as_rest(self) -> dict[str, Any]:
+        """What the tenant queue is told, in values that JSON has.
+
+        Raises:
+            InvalidOption, InvalidTime: as the constructor, of what a class of the project has set since.
+            AttributeError: it has not called the constructor.
+        """
+        meant = TenantBusy(self.reason, seconds=self.seconds, until=self.until)
+        until = None if meant.until is None else meant.until.isoformat()
+        return {"reason": str(meant.reason), "seconds": meant.seconds and float(meant.seconds), "until": until}
+
     def _refuse(self, option: str, value: object, problem: str) -> None:
         raise InvalidOption(option=option, value=value, task="TenantBusy", problem=problem)
+
+
+@contextmanager
+def possible() -> Iterator[None]:
+    """Of a `TenantBusy` from the block the tenant queue can be told. Raises as its `as_rest`."""
+    try:
+        yield
+    except TenantBusy as error:
+        error.as_rest()
+        raise
 
 
 def _possible_seconds(wanted: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from django.utils import timezone
 from rq.job import JobStatus
 
-from tenant_slots import TenantBusy, hold_slot, rests, signals
+from tenant_slots import TenantBusy, hold_slot, rests, signals, tenant_job
 from tenant_slots.exceptions import InvalidOption, InvalidTime
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import busy
@@ -119,6 +120,84 @@ def test_a_partner_may_name_any_number_of_seconds(history: str, seconds: float, 
     assert (fresh(job).state, job.failures, lines(history)) == (State.WAITING, 0, ["busy acme"])
     until = fresh(job.tenant_queue).rests_until
     assert rest - 0.1 <= (until - job.started_at).total_seconds() <= rest + 20
+
+
+class PartnerBusy(TenantBusy):
+    """As a project has one for each of its partners, which sets what it has read in an answer."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        super().__init__("HTTP 429", seconds=30)
+        vars(self).update(given)
+
+
+class UnmadeBusy(TenantBusy):
+    def __init__(self) -> None:
+        """Without a call of the constructor."""
+
+
+class MoodyBusy(TenantBusy):
+    asked = 0
+
+    @property
+    def reason(self) -> str:
+        self.asked += 1
+        if self.asked > 1:
+            raise ValueError("asked again")
+        return "HTTP 429"
+
+    @reason.setter
+    def reason(self, value: str) -> None:
+        """It has its own."""
+
+
+IMPOSSIBLE: dict[str, tuple[Callable[[], TenantBusy], str]] = {
+    "a text": (lambda: PartnerBusy({"seconds": "30"}), "InvalidOption"),
+    "no number": (lambda: PartnerBusy({"seconds": float("nan")}), "InvalidOption"),
+    "no reason": (lambda: PartnerBusy({"reason": None}), "InvalidOption"),
+    "both": (lambda: PartnerBusy({"until": timezone.now()}), "InvalidOption"),
+    "a naive time": (lambda: PartnerBusy({"seconds": None, "until": datetime(2030, 1, 1)}), "InvalidTime"),
+    "a time as text": (lambda: PartnerBusy({"seconds": None, "until": "2030-01-01T00:00:00Z"}), "InvalidTime"),
+    "nothing": (UnmadeBusy, "AttributeError"),
+    "another answer each time": (lambda: MoodyBusy(seconds=30), "MoodyBusy"),
+}
+
+
+@tenant_job("imports", tenant="tenant")
+def be_impossible(tenant: str, kind: str) -> None:
+    raise IMPOSSIBLE[kind][0]()
+
+
+@tenant_job("imports", tenant="tenant")
+async def be_impossible_later(tenant: str, kind: str) -> None:
+    raise IMPOSSIBLE[kind][0]()
+
+
+@pytest.mark.parametrize("task", [be_impossible, be_impossible_later])
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+def test_what_cannot_be_told_a_tenant_queue_fails_the_job_and_ends_no_worker(kind: str, task: Any) -> None:
+    job, other = task.enqueue("acme", kind), jobs.add.enqueue(1, 2, tenant="other")
+    work()
+    assert (fresh(job).state, fresh(other).state) == (State.FAILED, State.FINISHED)
+    assert job.error_class.endswith(IMPOSSIBLE[kind][1]), job.error
+    assert fresh(job.tenant_queue).rests_until is None
+    assert counters_match()
+
+
+@pytest.mark.parametrize("kind", ["a text", "nothing"])
+def test_so_it_does_that_of_plain_rq(kind: str) -> None:
+    plain = django_rq.get_queue("imports").enqueue(be_impossible, "acme", kind)
+    work()
+    assert plain.get_status() == JobStatus.FAILED
+    assert TenantJob.objects.get().state == State.FAILED
+    assert counters_match()
+
+
+@pytest.mark.parametrize("given", [{"seconds": 10**400}, {"seconds": -5}, {"reason": "x" * 10_000}])
+def test_what_was_set_later_is_bounded_as_what_was_given(given: dict[str, Any]) -> None:
+    assert PartnerBusy(given).as_rest()["seconds"] in (1, 30, DAY)
+    outcome = busy.put_back(PartnerBusy(given))
+    assert outcome is not None
+    rests.begin(tenant_queue(), **outcome["rest"])
 
 
 @pytest.mark.parametrize(("seconds", "rest"), [(-3600, 1), (-1e9, 1), (2 * DAY, DAY), (1e9, DAY)])
