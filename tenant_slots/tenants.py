@@ -89,7 +89,7 @@ def key_of(call: TaskCall) -> str:
     """
     task = call.task
     if task.explicit_key is not None:
-        return task.explicit_key
+        return name_text(task.explicit_key)
     value = None if task.key is None else call.answer_of(task.key)
     if value is None:
         return ""

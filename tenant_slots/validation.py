@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import Enum
 from types import FunctionType
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 from uuid import UUID
+
+T = TypeVar("T")
 
 EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 """Of these, and what is between them, every time zone has a time in the years 1 to 9999, which Python can express."""
@@ -26,14 +28,19 @@ LONGEST_SHOWN = 200
 """Characters of a value in a message."""
 
 
+def _is_of(value: object, kind: type[T]) -> TypeGuard[T]:
+    """By its own type. A lazy object claims that of what it stands for, and no database driver takes it."""
+    return issubclass(type(value), kind)
+
+
 def is_whole(value: object, lowest: int | None = None, highest: int | None = None) -> TypeGuard[int]:
     """Whether it is an int within these bounds, both included."""
-    return isinstance(value, int) and not isinstance(value, bool) and _is_within(value, lowest, highest)
+    return _is_of(value, int) and not isinstance(value, bool) and _is_within(value, lowest, highest)
 
 
 def is_number(value: object, lowest: float | None = None, highest: float | None = None) -> TypeGuard[int | float]:
     """Whether it is an int or a finite float within these bounds, both included."""
-    is_one = isinstance(value, int) if not isinstance(value, float) else math.isfinite(value)
+    is_one = _is_of(value, int) or (_is_of(value, float) and math.isfinite(value))
     return is_one and not isinstance(value, bool) and _is_within(value, lowest, highest)
 
 
@@ -44,11 +51,15 @@ def is_positive(value: object, highest: float | None = None) -> TypeGuard[int | 
 
 def is_name(value: object) -> TypeGuard[str | int | UUID]:
     """Whether it can name a tenant or a concurrency key: a text, a whole number that can be written, or a UUID."""
-    return isinstance(value, (str, UUID)) or (is_whole(value) and value.bit_length() <= LARGEST_INT_BITS)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and value.bit_length() <= LARGEST_INT_BITS
+    return isinstance(value, (str, UUID))
 
 
 def name_text(value: object) -> str:
-    """How a name or a number is written. A member of an Enum as its value is, which JSON keeps in the arguments."""
+    """How a name or a number is written. A member of an Enum as its value is, which JSON keeps in the arguments; a lazy
+    object as what it stands for.
+    """
     return str(value.value if isinstance(value, Enum) else value)
 
 
@@ -58,8 +69,13 @@ def is_flag(value: object) -> TypeGuard[bool]:
 
 def type_problem(value: object, kind: type) -> str:
     """Empty when the value is of this type."""
-    fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    fits = issubclass(type(value), kind) and (kind is bool or not isinstance(value, bool))
     return "" if fits else f"it must be of type {kind.__name__}"
+
+
+def name_problem(value: object) -> str:
+    """Empty when `name_text` gives the text that is meant, as of a lazy object that stands for one."""
+    return "" if isinstance(value, str) else "it must be of type str"
 
 
 def time_problem(value: object, *, aware: bool = True) -> str:
@@ -68,7 +84,7 @@ def time_problem(value: object, *, aware: bool = True) -> str:
     Args:
         aware: whether it must have a time zone, or none.
     """
-    if not isinstance(value, datetime):
+    if not _is_of(value, datetime):
         return "it must be of type datetime"
     if (value.utcoffset() is not None) is not aware:
         return "it has no time zone" if aware else "it has a time zone, but USE_TZ is off"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from math import isnan
-from typing import Any
+from typing import Any, cast
 
 from tenant_slots import tenants
 from tenant_slots.decorators import problem_of as problem_of_function
@@ -23,7 +23,7 @@ from tenant_slots.tasks.options import (
     require_options,
 )
 from tenant_slots.tasks.registry import place_problem
-from tenant_slots.validation import time_problem
+from tenant_slots.validation import time_problem, type_problem
 
 OPTIONS: dict[str, Option] = {name: DECORATOR_OPTIONS[name] for name in ("key", "timeout", "retry")}
 OPTIONS["explicit_key"] = USING_OPTIONS["explicit_key"]
@@ -32,16 +32,18 @@ OPTIONS["explicit_key"] = USING_OPTIONS["explicit_key"]
 
 def _priority_problem(value: object) -> str:
     """Django says itself what is out of range, and takes 1.0 for 1."""
-    is_any = isinstance(value, int | float) and not isnan(value)
+    is_any = issubclass(type(value), int | float) and not isnan(cast(float, value))
     return "" if is_any else f"give a whole number from {TASK_MIN_PRIORITY} to {TASK_MAX_PRIORITY}"
 
 
 def _run_after_problem(value: object) -> str:
     if value is None:
         return ""
-    if not isinstance(value, datetime):
+    if type_problem(value, datetime):
         return "give a datetime, such as timezone.now() + timedelta(hours=1)"
-    return time_problem(value, aware=value.utcoffset() is not None)  # Django says itself whether it must be
+    return time_problem(
+        value, aware=cast(datetime, value).utcoffset() is not None
+    )  # Django says itself whether it must be
 
 
 DJANGOS: dict[str, Callable[[Any], str]] = {

@@ -36,7 +36,7 @@ from tenant_slots.running.keeper import Keeper, Reservation
 from tenant_slots.running.progress import Reporter
 from tenant_slots.running.recording import storable_error
 from tenant_slots.tasks.options import Option, key_problem, priority_problem, require_options
-from tenant_slots.validation import is_number, name_text, type_problem
+from tenant_slots.validation import is_number, name_problem, name_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -135,7 +135,7 @@ def _held(
     given = {"queue": queue, "timeout": timeout, "priority": priority, "key": key}
     require_options("hold_slot", given, OPTIONS)
     _require_second_connection()
-    wanted = {"priority": priority, "key": key}
+    wanted = {"priority": priority, "key": name_text(key)}
     keeper = Keeper(tenants.checked_tenant("hold_slot", tenant), name_text(queue), timeout, wanted)
     outcome: dict[str, Any] = {"state": State.FINISHED}
     try:
@@ -157,12 +157,8 @@ def _timeout_problem(value: object) -> str:
     return "" if is_number(value, 0, LONGEST_TIMEOUT) else f"give seconds, from 0 to {LONGEST_TIMEOUT}"
 
 
-def _queue_problem(value: object) -> str:
-    return type_problem(value, str)
-
-
 OPTIONS = {
-    "queue": Option(_queue_problem),
+    "queue": Option(name_problem),
     "timeout": Option(_timeout_problem),
     "priority": Option(priority_problem),
     "key": Option(key_problem),

@@ -11,7 +11,7 @@ from django.db.models.functions import Coalesce
 from tenant_slots import rests
 from tenant_slots.models import TenantQueue
 from tenant_slots.stats.expressions import NO_TIME, count_of, in_seconds, jobs_of_row, oldest_wait
-from tenant_slots.validation import text_problem
+from tenant_slots.validation import name_text, text_problem
 
 BUSIEST_FIRST = ("-waiting", "-current_job", "tenant", "queue")
 """Largest backlog first, then most slots in use. For rows of `with_waiting`."""
@@ -45,9 +45,9 @@ def usage(*, tenant: str | None = None, queue: str | None = None) -> list[QueueU
     if text_problem(tenant or "") or text_problem(queue or ""):
         return []  # no row has a name that cannot be stored
     if tenant is not None:
-        rows = rows.filter(tenant=tenant)
+        rows = rows.filter(tenant=name_text(tenant))
     if queue is not None:
-        rows = rows.filter(queue=queue)
+        rows = rows.filter(queue=name_text(queue))
     jobs = jobs_of_row()
     counted = with_waiting(rows).annotate(
         running=count_of(jobs.running()),

@@ -26,6 +26,7 @@ from tenant_slots.validation import (
     call_problem,
     is_number,
     is_whole,
+    name_problem,
     text_problem,
     time_problem,
     type_problem,
@@ -39,7 +40,7 @@ LONGEST = timedelta(days=366)
 
 
 def key_problem(value: object) -> str:
-    if problem := type_problem(value, str):
+    if problem := name_problem(value):
         return problem
     text = str(value)
     return f"it has more than {LONGEST_KEY} characters" if len(text) > LONGEST_KEY else text_problem(text)
@@ -184,7 +185,7 @@ EXPLICIT = "explicit_"
 USING_OPTIONS = {
     "priority": Option(priority_problem),
     "run_after": Option(_run_after_problem),
-    "queue": Option(_of(str)),
+    "queue": Option(name_problem),
     "explicit_tenant": Option(_anything),
     "explicit_key": Option(key_problem),
     "after": Option(_after_problem),
