@@ -8,7 +8,8 @@ LoginRequiredMiddleware sends visitors to a page, a probe that is sent there wou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -82,7 +83,7 @@ def health(request: HttpRequest) -> JsonResponse:
     """
     if not is_allowed(decision("MAY_VIEW_HEALTH"), request):
         return JsonResponse({"error": "not found"}, status=404)
-    names = _names(request, "check", LIVENESS)
+    names = _names(request, "check", doctor.CHECKS, LIVENESS)
     if unknown := [name for name in names if name not in doctor.CHECKS]:
         return JsonResponse({"error": "unknown check", "unknown": unknown, "checks": [*doctor.CHECKS]}, status=400)
     try:
@@ -93,11 +94,16 @@ def health(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"ok": not found, "findings": found}, status=503 if found else 200)
 
 
-def _names(request: HttpRequest, parameter: str, all_of_them: Iterable[str]) -> list[str]:
-    """Each once, as ``workers,sweeps``, with or without spaces, or with the parameter for each."""
+def _names(request: HttpRequest, parameter: str, known: Collection[str], all_of_them: Iterable[str]) -> list[str]:
+    """Each once, as ``workers,sweeps``, with or without spaces, or with the parameter for each.
+
+    What is known by that very name is not taken apart: the name of a queue may have a comma in it.
+    """
     given = request.GET.getlist(parameter)
-    asked = ",".join(given).split(",") if given else all_of_them
-    return list(dict.fromkeys(name.strip() for name in asked))
+    if not given:
+        return list(all_of_them)
+    lists = ([one] if one in known else [name.strip() for name in one.split(",")] for one in given)
+    return list(dict.fromkeys(chain.from_iterable(lists)))
 
 
 @login_not_required
@@ -117,7 +123,7 @@ def autoscaling(request: HttpRequest) -> JsonResponse:
     if not is_allowed(decision("MAY_VIEW_METRICS"), request):
         return JsonResponse({"error": "not found"}, status=404)
     known = sorted(usable_queues())
-    names = _names(request, "queue", known)
+    names = _names(request, "queue", known, known)
     if unknown := [name for name in names if name not in known]:
         return JsonResponse({"error": "unknown queue", "unknown": unknown, "queues": known}, status=400)
     try:

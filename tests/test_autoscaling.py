@@ -91,6 +91,14 @@ def test_queues_may_be_asked_for(client: Client) -> None:
 
 
 @OPEN
+def test_a_queue_may_have_a_comma_in_its_name(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenant_slots.views.usable_queues", lambda: {"large, slow", "reports"})
+    assert list(autoscaling(client, queue="large, slow").json()["queues"]) == ["large, slow"]
+    assert list(autoscaling(client, queue=["reports", "large, slow"]).json()["queues"]) == ["reports", "large, slow"]
+    assert autoscaling(client, queue="large, reports").json()["unknown"] == ["large"]
+
+
+@OPEN
 def test_a_queue_that_there_is_not_is_400(client: Client) -> None:
     """Else a typing error would scale to nothing."""
     response = autoscaling(client, queue="import")

@@ -18,6 +18,15 @@ def echo(*args: Any, **kwargs: Any) -> Any:
     return {"args": list(args), "kwargs": kwargs}
 
 
+noted: list[int] = []
+"""What `note` was called with in this process."""
+
+
+@task
+def note(number: int) -> None:
+    noted.append(number)
+
+
 @task_if_supported
 async def echo_async(*args: Any, **kwargs: Any) -> Any:
     return {"args": list(args), "kwargs": kwargs}

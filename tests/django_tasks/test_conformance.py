@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import sys
 import unittest
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from uuid import uuid4
 
 import django_rq
 import pytest
+from django.db import transaction
 from django.test import TransactionTestCase, override_settings
 
 from tenant_slots.django_tasks.api import InvalidTask, TaskResultStatus, task_enqueued
@@ -17,20 +20,20 @@ from tenant_slots.tasks_backend import TenantSlotsBackend
 from tenant_slots.testing.task_backends import SAMPLES, TaskBackendTests
 from tenant_slots.workers import TenantSimpleWorker
 
-OURS = {"default": {"BACKEND": "tenant_slots.tasks_backend.TenantSlotsBackend"}}
+OURS = {"default": {"BACKEND": "tenant_slots.tasks_backend.TenantSlotsBackend", "QUEUES": ["default", "imports"]}}
 
 IMMEDIATE = "tests.django_tasks.backends.Immediate"
 SYNC = "tests.django_tasks.backends.Sync"
 
 
 def broken(name: str) -> dict[str, Any]:
-    return {"default": {"BACKEND": f"{__name__}.{name}"}}
+    return {"default": {**OURS["default"], "BACKEND": f"{__name__}.{name}"}}
 
 
 class OnAWorker(TaskBackendTests):
     def run_tasks(self) -> None:
-        queue = django_rq.get_queue("default")
-        TenantSimpleWorker([queue], connection=queue.connection).work(burst=True, logging_level="ERROR")
+        queues = [django_rq.get_queue(name) for name in ("default", "imports")]
+        TenantSimpleWorker(queues, connection=queues[0].connection).work(burst=True, logging_level="ERROR")
 
     def prepared(self, task: Any) -> Any:
         return task.using(tenant="acme")
@@ -53,6 +56,13 @@ class TestImmediate(TaskBackendTests, TransactionTestCase):
 @override_settings(TASKS={"default": {"BACKEND": SYNC}})
 class TestSync(TestImmediate):
     """Of a class of its own."""
+
+
+@dataclass
+class Named:
+    """All that is known of a call until then."""
+
+    id: str
 
 
 class WithoutResults(TenantSlotsBackend):
@@ -114,6 +124,35 @@ class OutOfOrder(WithoutResults):
         return super().enqueue(with_values(task, {"priority": 0}), args, kwargs)
 
 
+class RunsTwice(TenantSlotsBackend):
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        super().enqueue(task, args, kwargs)
+        return super().enqueue(task, args, kwargs)
+
+
+class OneQueue(TenantSlotsBackend):
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        return super().enqueue(with_values(task, {"queue_name": "default"}), args, kwargs)
+
+
+class WithTheCommit(TenantSlotsBackend):
+    """As one over a broker, which hears of a call when its transaction has been committed."""
+
+    stored: ClassVar[dict[str, str]] = {}
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        if not transaction.get_connection().in_atomic_block:
+            return super().enqueue(task, args, kwargs)
+        named = Named(id=str(uuid4()))
+        transaction.on_commit(
+            lambda: self.stored.update({named.id: super(WithTheCommit, self).enqueue(task, args, kwargs).id})
+        )
+        return named
+
+    def get_result(self, result_id: str) -> Any:
+        return super().get_result(self.stored.get(result_id, result_id))
+
+
 class Forgetful(TenantSlotsBackend):
     def get_result(self, result_id: str) -> Any:
         result = super().get_result(result_id)
@@ -139,6 +178,8 @@ class Controlled(OnAWorker, TransactionTestCase):
         ("Optimistic", "test_a_call_waits_until_its_time"),
         ("OutOfOrder", "test_a_higher_priority_goes_first"),
         ("TakesCoroutines", "test_coroutines"),
+        ("OneQueue", "test_a_call_keeps_to_its_queue"),
+        ("RunsTwice", "test_a_call_runs_once"),
         ("TellsTwice", "test_signals_tell_of_a_call"),
     ],
 )
@@ -147,6 +188,13 @@ def test_control_a_backend_that_does_not_do_as_it_says_is_found_out(backend: str
     with override_settings(TASKS=broken(backend)):
         outcome = outcome_of(Controlled(test))
     assert len(outcome.failures) == 1, outcome.errors
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_backend_may_store_a_call_when_its_transaction_has_been_committed(no_workers: None) -> None:
+    with override_settings(TASKS=broken("WithTheCommit")):
+        outcome = outcome_of(Controlled("test_a_rollback_leaves_no_call"))
+    assert outcome.wasSuccessful(), outcome.errors
 
 
 class AtOnce(Controlled):
