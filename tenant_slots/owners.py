@@ -139,9 +139,11 @@ def end_leftovers(job: TenantJob) -> None:
     if liveness(job) is Liveness.DEAD:
         _end_orphan(job)
         _wait_until(lambda: not _started(job.horse))  # the kernel ends it with its worker, in a moment
-    if not _started(job.horse) and _had_begun_in_time(job):
+    if not _started(job.horse):
         with suppress(OSError):
-            os.killpg(job.horse, signal.SIGKILL)
+            os.killpg(job.horse, 0)  # raises where nobody is left, as after nearly every run
+            if _had_begun_in_time(job):
+                os.killpg(job.horse, signal.SIGKILL)
 
 
 def _had_begun_in_time(job: TenantJob) -> bool:

@@ -41,9 +41,8 @@ def _run_after_problem(value: object) -> str:
         return ""
     if type_problem(value, datetime):
         return "give a datetime, such as timezone.now() + timedelta(hours=1)"
-    return time_problem(
-        value, aware=cast(datetime, value).utcoffset() is not None
-    )  # Django says itself whether it must be
+    is_aware = cast(datetime, value).utcoffset() is not None  # Django says itself whether it must be
+    return time_problem(value, aware=is_aware)
 
 
 DJANGOS: dict[str, Callable[[Any], str]] = {
