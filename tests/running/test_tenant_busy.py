@@ -14,11 +14,13 @@ import django_rq
 import pytest
 from django.utils import timezone
 from rq.job import JobStatus
+from rq.worker import BaseWorker
 
 from tenant_slots import TenantBusy, hold_slot, rests, signals, tenant_job
 from tenant_slots.exceptions import InvalidOption, InvalidTime
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import busy
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import jobs
 from tests.factories import counters_match, end_run, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
 from tests.processes import last_rq_id
@@ -180,6 +182,16 @@ def test_what_cannot_be_told_a_tenant_queue_fails_the_job_and_ends_no_worker(kin
     assert (fresh(job).state, fresh(other).state) == (State.FAILED, State.FINISHED)
     assert job.error_class.endswith(IMPOSSIBLE[kind][1]), job.error
     assert fresh(job.tenant_queue).rests_until is None
+    assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", [TenantWorker, TenantPreforkWorker, TenantSimpleWorker])
+@pytest.mark.parametrize("kind", ["a text", "no reason", "nothing"])
+def test_nor_one_of_ours_which_records_what_came_of_the_job(kind: str, worker_class: type[BaseWorker]) -> None:
+    job, other = be_impossible.enqueue("acme", kind), jobs.add.using(queue="imports").enqueue(1, 2, tenant="other")
+    queue = django_rq.get_queue("imports")
+    worker_class([queue], connection=queue.connection).work(burst=True, logging_level="CRITICAL")
+    assert (fresh(job).state, job.interruptions, fresh(other).state) == (State.FAILED, 0, State.FINISHED)
     assert counters_match()
 
 
