@@ -27,13 +27,12 @@ from django.utils import timezone, translation
 
 from tenant_slots import logs
 from tenant_slots.conf import app_settings
-from tenant_slots.db import leftovers
 from tenant_slots.db.sessions import threads_of_pools
 from tenant_slots.models import TenantJob
 from tenant_slots.running.coroutines import has_left_loop
 from tenant_slots.workers import left_processes
 from tenant_slots.workers.rights import rights
-from tenant_slots.workers.sessions import end_thread_of_coroutines, restore_sessions
+from tenant_slots.workers.sessions import end_thread_of_coroutines
 
 logger = logging.getLogger("tenant_slots")
 
@@ -165,20 +164,23 @@ class Baseline:
     def _finds_its_way_back(self) -> bool:
         return self._directory is not None or _path() == self._path
 
-    def restore(self) -> None:
+    def let_go(self) -> None:
+        """Of what a job has left with Python to be called, so that it can be collected."""
         self._restore_interpreter()
         self._restore_event_loop()
         self._restore_signals()
+        self._restore_environment()
+
+    def restore(self) -> None:
+        """All but the sessions of the database."""
+        self.let_go()
         if self._directory is not None:
             os.fchdir(self._directory)
         os.umask(self._umask)
-        self._restore_environment()
         self._restore_conventions()
         random.seed()
         translation.deactivate()
         timezone.deactivate()
-        leftovers.forget_queries()
-        restore_sessions()
 
     def _restore_interpreter(self) -> None:
         """Before all else: a job's own functions may be called for each line of ours."""

@@ -21,11 +21,12 @@ from rq.utils import now
 from rq.worker import BaseWorker
 
 from tenant_slots import dispatch, logs, parting, signals
+from tenant_slots.db import leftovers
 from tenant_slots.db.leftovers import note_sessions, ways_of_all
 from tenant_slots.models import TenantJob
 from tenant_slots.news import tell
 from tenant_slots.owners import Owner
-from tenant_slots.running.coroutines import in_same_loop
+from tenant_slots.running.coroutines import has_left_loop, in_same_loop
 from tenant_slots.running.deliveries import failure_text
 from tenant_slots.running.outbox import Outbox
 from tenant_slots.running.run import Run, WatchedRun
@@ -36,7 +37,7 @@ from tenant_slots.workers import garbage
 from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
 from tenant_slots.workers.inheritance import die_with
-from tenant_slots.workers.sessions import close_ended_sessions, leave_transactions
+from tenant_slots.workers.sessions import close_ended_sessions, leave_transactions, restore_sessions
 from tenant_slots.workers.unobserved import observed, stop_observing
 
 logger = logging.getLogger("tenant_slots")
@@ -76,23 +77,20 @@ class RidingWorker(BaseWorker):
         while (order := reins.next_order()) is not None:
             jobs += isinstance(order, Order)
             close_ended_sessions()
-            context = contextvars.copy_context()
             with in_same_loop():
-                ended = context.run(self._obey, order)
-                if os.getpid() != process:
-                    return  # a child that a job has forked, and that fell through to here
-                if baseline is not None:
-                    context.run(garbage.collect)
+                ended = contextvars.copy_context().run(self._obey, order)
+            if os.getpid() != process:
+                return  # a child that a job has forked, and that fell through to here
             job = order.job if isinstance(order, Order) else None
+            may_go_on = jobs < self.jobs_per_horse and not self._timed_out
+            is_fit = may_go_on and baseline is not None and _is_as_before(baseline, job)
             has_left_block = leave_transactions(ways, job)
-            may_go_on = jobs < self.jobs_per_horse and not self._timed_out and not has_left_block
-            is_fit = may_go_on and baseline is not None and baseline.is_restorable(job)
+            is_fit = is_fit and not has_left_block
             hears = any(map(signals.heard_by_project, AFTER_THE_END)) or (job is not None and attempts.is_call(job))
             lingers = parting.has_wishes(parts=not is_fit)
             reins.report(Report(ended, is_fit, self._met_outage, hears, lingers))
-            if is_fit and baseline is not None:
-                baseline.restore()
-                die_with(worker)  # the kernel forgets it where a job has changed its user or group for a while
+            if is_fit:
+                _make_ready(worker)
             elif not hears:
                 return  # nobody needs it any more but what it wishes for, and its worker waits until it has ended
 
@@ -219,6 +217,33 @@ class RidingWorker(BaseWorker):
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         self._timed_out = isinstance(exc_info[1], JobTimeoutException)
         super().handle_exception(job, *exc_info)
+
+
+def _is_as_before(baseline: Baseline, job: TenantJob | None) -> bool:
+    """Put back what a job has changed of this process, and end what is then nobody's, before its sessions are put back.
+
+    False where that cannot be done.
+    """
+    if not baseline.is_restorable(job):
+        return False
+    try:
+        baseline.let_go()
+        with in_same_loop():
+            garbage.collect()
+        baseline.restore()  # what was collected may have changed something in its turn
+    except Exception:
+        about_jobs = logs.about() if job is None else logs.about(job)
+        logger.exception("what a job has changed cannot be put back", extra=about_jobs)
+        return False
+    return not has_left_loop()
+
+
+def _make_ready(worker: int) -> None:
+    """For the next job, while the worker records the end of the last one."""
+    restore_sessions()
+    leftovers.forget_queries()
+    garbage.put_aside_what_was_loaded()
+    die_with(worker)  # the kernel forgets it where a job has changed its user or group for a while
 
 
 def _performed(job: Job) -> Any:

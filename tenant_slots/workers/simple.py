@@ -97,6 +97,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
         finally:
             with in_same_loop():
                 garbage.collect()
+            garbage.put_aside_what_was_loaded()
             leave_transactions(ways)
             end_thread_of_coroutines()
             restore_sessions()  # which what is left is then recorded in, too

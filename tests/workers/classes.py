@@ -34,8 +34,8 @@ class ForgetfulWorker(TenantPreforkWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        Baseline.restore = lambda _: None  # type: ignore[method-assign]
-        riding.leave_transactions = lambda *_: None
+        Baseline.restore = Baseline.let_go = lambda _: None  # type: ignore[method-assign]
+        riding.leave_transactions = riding._make_ready = lambda *_: None
 
 
 class CarelessWorker(ForgetfulWorker):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 import django_rq
 import pytest
@@ -100,8 +103,73 @@ def test_a_cursor_that_a_job_left_is_closed_in_no_transaction_of_the_next_one(
 def test_control_it_is_where_nothing_is_collected_in_between(
     worker_class: type[BaseWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "collect", lambda: None)
+    for name in ("collect", "put_aside_what_was_loaded"):
+        monkeypatch.setattr(garbage, name, lambda: None)
     assert state_after(worker_class, FIRST["leaves garbage"]) == State.FAILED
+
+
+IN_CONTEXT: ContextVar[object] = ContextVar("in_context", default=None)
+
+
+def _set_and_set_back() -> Iterator[None]:
+    """As what a generator does inside of a block that sets something for the time being."""
+    before = os.getcwd()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('application_name', 'of everybody', false)")
+    os.chdir("/")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('application_name', 'of the last job', false)")
+        os.chdir(before)
+        os.environ["LEFT_BY_GARBAGE"] = "yes"
+
+
+def _half_way(in_circle: bool) -> list[object]:
+    going = _set_and_set_back()
+    next(going)
+    left: list[object] = [going]
+    if in_circle:
+        left.append(left)
+    return left
+
+
+class Handler(list[object]):
+    def __call__(self, *_: object) -> None: ...
+
+
+HOLDERS: dict[str, Callable[[list[object]], object]] = {
+    "nobody": lambda left: None,
+    "a context variable": IN_CONTEXT.set,
+    "a signal handler": lambda left: signal.signal(signal.SIGUSR2, Handler(left)),
+    "a tracer of threads": lambda left: threading.settrace(Handler(left)),
+}
+
+
+@tenant_job("imports", tenant="tenant")
+def leave_half_way(tenant: str, holder: str, in_circle: bool) -> None:
+    os.chdir("/usr")
+    HOLDERS[holder](_half_way(in_circle))
+
+
+@tenant_job("imports", tenant="tenant")
+def look_around(tenant: str) -> list[object]:
+    gc.collect()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('application_name')")
+        name = cursor.fetchone()[0]
+    return [name == "of the last job", os.getcwd(), os.environ.get("LEFT_BY_GARBAGE")]
+
+
+@pytest.mark.parametrize("in_circle", [False, True])
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_what_a_job_has_somewhere_in_its_process_ends_before_the_next_one_too(holder: str, in_circle: bool) -> None:
+    before = look_around.enqueue("other")
+    leave_half_way.enqueue("acme", holder, in_circle)
+    after = look_around.enqueue("other")
+    burst(TenantPreforkWorker)
+    assert TenantJob.objects.get(pk=after.pk).result == TenantJob.objects.get(pk=before.pk).result
 
 
 class Held:
