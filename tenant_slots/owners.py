@@ -142,17 +142,31 @@ def end_leftovers(job: TenantJob) -> None:
     if not _started(job.horse):
         with suppress(OSError):
             os.killpg(job.horse, 0)  # raises where nobody is left, as after nearly every run
-            if _had_begun_in_time(job):
+            if _is_of_run(job, _members(job.horse)):
                 os.killpg(job.horse, signal.SIGKILL)
 
 
-def _had_begun_in_time(job: TenantJob) -> bool:
-    """Whether one of the horse's group was there when the run was last heard of, or within a lease from then: in so
-    short a time the system does not come round to a number.
+def _is_of_run(job: TenantJob, members: dict[int, float]) -> bool:
+    """Whether one of a group's processes is known to belong to a run: by the witness that it has inherited, by RQ's
+    name of the job in its environment, or because it was there when the run was last heard of, or within a lease from
+    then, as in so short a time the system does not come round to a number.
+
+    Args:
+        members: how many seconds ago each of them has started.
     """
+    if any(_names_run(process, job) for process in members):
+        return True
     heard = job.beat_at or job.started_at
-    ages = _ages_in_group(job.horse)
+    ages = members.values()
     return bool(heard and ages) and max(ages) >= (clock.now() - heard).total_seconds() - app_settings.LEASE_TTL
+
+
+def _names_run(process: int, job: TenantJob) -> bool:
+    with suppress(OSError):  # it has ended, or is another user's
+        if any(seen.token == job.token for seen in witness.seen_in(process)):
+            return True
+        return f"RQ_JOB_ID={job.rq_job_id or job.uuid}".encode() in Path(f"/proc/{process}/environ").read_bytes()
+    return False
 
 
 def _end_orphan(job: TenantJob) -> None:
@@ -210,12 +224,15 @@ def _stat(pid: int) -> list[str] | None:
         return None
 
 
-def _ages_in_group(leader: int) -> list[float]:
-    """Seconds since each process of a group has started."""
+def _members(group: int) -> dict[int, float]:
+    """The processes of a group, and how many seconds ago each has started."""
     uptime, ticks = time.clock_gettime(time.CLOCK_BOOTTIME), os.sysconf("SC_CLK_TCK")
-    stats = (_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    alive = (stat for stat in stats if stat and stat[0] not in DEAD and int(stat[2]) == leader)
-    return [uptime - int(stat[19]) / ticks for stat in alive]
+    stats = {int(name): _stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    return {
+        process: uptime - int(stat[19]) / ticks
+        for process, stat in stats.items()
+        if stat and stat[0] not in DEAD and int(stat[2]) == group
+    }
 
 
 def _is_hidden(pid: int) -> bool:

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import NamedTuple
+from uuid import uuid4
 
 import pytest
 
@@ -53,16 +54,27 @@ class Horse(NamedTuple):
         wait_until(lambda: is_gone(self.process.pid))
 
 
-@pytest.fixture
-def horse() -> Iterator[Horse]:
+@contextmanager
+def living(**variables: str) -> Iterator[Horse]:
     command = [sys.executable, "-c", LIFE]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0, text=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        process_group=0,
+        text=True,
+        env={**os.environ, **variables},
     ) as process:
         assert process.stdout
         yield Horse(process, int(process.stdout.readline()))
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def horse() -> Iterator[Horse]:
+    with living() as one:
+        yield one
 
 
 def job_in(horse: Horse, owner: owners.Owner, heard_ago: float = 0) -> TenantJob:
@@ -87,6 +99,20 @@ def test_a_group_that_began_long_after_a_run_was_last_heard_of_is_a_strangers(
         assert not is_gone(horse.child)
     else:
         wait_until(lambda: is_gone(horse.child))
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_unless_one_has_the_name_of_the_job_in_its_environment(is_named: bool) -> None:
+    """As what a job starts long after its last heartbeat, where these are kept out."""
+    uuid = uuid4()
+    with living(RQ_JOB_ID=f"{uuid if is_named else uuid4()}-1") as horse:
+        job = job_in(horse, dead_process(), LEASE + 60)
+        job.uuid = uuid
+        horse.die_unnoticed()
+        owners.end_leftovers(job)
+        if is_named:
+            wait_until(lambda: is_gone(horse.child))
+        assert is_gone(horse.child) == is_named
 
 
 def test_nor_is_anything_killed_for_a_run_that_was_never_heard_of(horse: Horse) -> None:

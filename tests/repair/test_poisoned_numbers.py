@@ -202,7 +202,7 @@ def test_nobody_signals_a_group_of_processes_that_no_work_horse_leads(
     signaled: list[Any] = []
     monkeypatch.setattr(os, "killpg", lambda *call: signaled.append(call))
     monkeypatch.setattr(owners, "_started", lambda pid: None)  # hidden by /proc's hidepid, or gone
-    monkeypatch.setattr(owners, "_ages_in_group", lambda leader: [1.0])
+    monkeypatch.setattr(owners, "_members", lambda group: {2**22 + 1: 1.0})
     owners.end_leftovers(fresh(job))
     assert signaled == []
     spoil(job, horse=2**22 + 1)  # more than Linux gives
