@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tenant_slots.models import State
 from tenant_slots.running.recording import Outcome, storable_error
-from tenant_slots.tasks.tenant_busy import TenantBusy
+from tenant_slots.tasks.tenant_busy import TenantBusy, rest_of
 
 
 def put_back(error: BaseException) -> Outcome | None:
@@ -12,7 +12,7 @@ def put_back(error: BaseException) -> Outcome | None:
     if not isinstance(error, TenantBusy):
         return None
     try:
-        rest = error.as_rest()
+        rest = rest_of(error)
     except Exception:  # the second time it was asked, see `possible`: a class of the project answers as it likes
         return None
     text = f"the job said that its tenant is busy: {rest['reason']}".removesuffix(": ")

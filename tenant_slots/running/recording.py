@@ -20,7 +20,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db import leftovers
 from tenant_slots.db.sessions import end, renew
 from tenant_slots.db.transactions import is_locked_out, waiting_at_most
-from tenant_slots.models import State, TenantJob, TenantQueue
+from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.refusals import is_of_one, is_outage, is_refusal
 from tenant_slots.releases import Release
@@ -232,7 +232,11 @@ def _is_refused_for_good(error: Error, was_last_try: bool) -> bool:
 
 
 def release(job: TenantJob, outcome: Outcome) -> Release:
-    """Once: the end with what the job left, or at least without what the database refuses to store."""
+    """Once: the end with what the job left, or at least without what the database refuses to store.
+
+    When a job is to run again is computed from what it has said. That it is checked before is one thing; that nobody's
+    worker ends by it another.
+    """
     try:
         return slots.release(job, **outcome)
     except PASSING:
@@ -241,6 +245,13 @@ def release(job: TenantJob, outcome: Outcome) -> Release:
         logger.exception("what job %s left cannot be stored; its end is", job.uuid, extra=logs.about(job))
         bare = {name: value for name, value in outcome.items() if name not in LEFT}
         return slots.release(job, **bare)
+    except Exception as error:
+        if isinstance(error, Error) or outcome["state"] in ENDED:
+            raise
+        logger.exception("job %s cannot go back as it wants to, and has failed", job.uuid, extra=logs.about(job))
+        return slots.release(
+            job, state=State.FAILED, error=storable_error(f"it cannot go back as it wants to: {error!r}")
+        )
 
 
 def _keep_lease(job: TenantJob) -> None:

@@ -6,7 +6,7 @@ import copyreg
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
@@ -62,28 +62,39 @@ class TenantBusy(Exception):
             return self.seconds or 0.0
         return max(0.0, (self.until - _now()).total_seconds())
 
-    def as_rest(self) -> dict[str, Any]:
-        """What the tenant queue is told, in values that JSON has.
-
-        Raises:
-            InvalidOption, InvalidTime: as the constructor, of what a class of the project has set since.
-            AttributeError: it has not called the constructor.
-        """
-        meant = TenantBusy(self.reason, seconds=self.seconds, until=self.until)
-        until = None if meant.until is None else meant.until.isoformat()
-        return {"reason": str(meant.reason), "seconds": meant.seconds and float(meant.seconds), "until": until}
-
     def _refuse(self, option: str, value: object, problem: str) -> None:
         raise InvalidOption(option=option, value=value, task="TenantBusy", problem=problem)
 
 
+def rest_of(error: TenantBusy) -> dict[str, Any]:
+    """What the tenant queue is told: a text, a number and a text of Python's own types, whatever a class of the project
+    has made of them. Its worker computes with them.
+
+    Raises:
+        InvalidOption, InvalidTime: as the constructor, of what was set since.
+        Exception: whatever the class raises, such as AttributeError where it has not called the constructor.
+    """
+    meant = TenantBusy(error.reason, seconds=error.seconds, until=error.until)
+    until = None if meant.until is None else _plain_time(meant.until)
+    seconds = None if meant.seconds is None else _possible_seconds(_plain_number(meant.seconds))
+    return {"reason": str.__str__(meant.reason), "seconds": seconds, "until": until}
+
+
+def _plain_number(number: float) -> float:
+    return int.__int__(number) if isinstance(number, int) else float.__float__(number)
+
+
+def _plain_time(time: datetime) -> str:
+    return datetime.isoformat(datetime.astimezone(time, UTC) if settings.USE_TZ else time)
+
+
 @contextmanager
 def possible() -> Iterator[None]:
-    """Of a `TenantBusy` from the block the tenant queue can be told. Raises as its `as_rest`."""
+    """Of a `TenantBusy` from the block the tenant queue can be told. Raises as `rest_of`."""
     try:
         yield
     except TenantBusy as error:
-        error.as_rest()
+        rest_of(error)
         raise
 
 

@@ -20,6 +20,7 @@ from tenant_slots import TenantBusy, hold_slot, rests, signals, tenant_job
 from tenant_slots.exceptions import InvalidOption, InvalidTime
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import busy
+from tenant_slots.tasks.tenant_busy import rest_of
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import jobs
 from tests.factories import counters_match, end_run, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
@@ -152,6 +153,18 @@ class MoodyBusy(TenantBusy):
         """It has its own."""
 
 
+class Whatever(int):
+    """A number that computes as it likes."""
+
+    def __float__(self) -> float:
+        return float("inf")
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    __gt__ = __lt__
+
+
 IMPOSSIBLE: dict[str, tuple[Callable[[], TenantBusy], str]] = {
     "a text": (lambda: PartnerBusy({"seconds": "30"}), "InvalidOption"),
     "no number": (lambda: PartnerBusy({"seconds": float("nan")}), "InvalidOption"),
@@ -204,9 +217,11 @@ def test_so_it_does_that_of_plain_rq(kind: str) -> None:
     assert counters_match()
 
 
-@pytest.mark.parametrize("given", [{"seconds": 10**400}, {"seconds": -5}, {"reason": "x" * 10_000}])
+@pytest.mark.parametrize(
+    "given", [{"seconds": 10**400}, {"seconds": Whatever(10**400)}, {"seconds": -5}, {"reason": "x" * 10_000}]
+)
 def test_what_was_set_later_is_bounded_as_what_was_given(given: dict[str, Any]) -> None:
-    assert PartnerBusy(given).as_rest()["seconds"] in (1, 30, DAY)
+    assert rest_of(PartnerBusy(given))["seconds"] in (1, 30, DAY)
     outcome = busy.put_back(PartnerBusy(given))
     assert outcome is not None
     rests.begin(tenant_queue(), **outcome["rest"])
