@@ -503,7 +503,9 @@ local function told(record, jobs, stays, is_out)
   return {record.queue, record.tenant, jobs, record.offers, record.frees, stays and 1 or 0, is_out and 1 or 0}
 end
 
-local function is_tenant(member) return string.find(member, '^%d+$') ~= nil end
+local DIGITS = 19 -- of the largest primary key
+
+local function is_tenant(member) return #member <= DIGITS and string.find(member, '^%d+$') ~= nil end
 
 -- The first two tenants. Before them nobody stands who is none: what a job or another program has put there leaves.
 local function first_two(queue)
