@@ -41,7 +41,7 @@ from django.db.models.functions import Coalesce, Greatest, Least
 from django.db.models.lookups import LessThanOrEqual
 
 from tenant_slots.exceptions import InvalidRate
-from tenant_slots.validation import is_whole, shown
+from tenant_slots.validation import is_whole, shown, type_problem
 
 HIGHEST_NUMBER = 1_000_000
 """Of starts in a period, and of tokens in a bucket; more is a typing error."""
@@ -111,7 +111,7 @@ class Rate:
     def _problem_of_rate(self) -> str:
         if not is_whole(self.number, 1, HIGHEST_NUMBER):
             return f"give a whole number of starts from 1 to {HIGHEST_NUMBER}"
-        if not isinstance(self.per, timedelta) or not SHORTEST_PERIOD <= self.per <= LONGEST_PERIOD:
+        if type_problem(self.per, timedelta) or not SHORTEST_PERIOD <= self.per <= LONGEST_PERIOD:
             return f"give the period as a timedelta from 1 second to {LONGEST_PERIOD.days} days"
         return ""
 

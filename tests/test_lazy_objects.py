@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
 
 from tenant_slots import hold_slot
-from tenant_slots.exceptions import InvalidLimit, InvalidOption
+from tenant_slots.exceptions import InvalidLimit, InvalidOption, InvalidRate
 from tenant_slots.models import TenantJob
 from tenant_slots.stats import usage
 from tests import jobs
@@ -47,6 +47,9 @@ def test_any_other_option_is_refused_as_of_another_type(option: dict[str, Any]) 
         jobs.add.using(tenant="acme", **option).enqueue(1, 2)
 
 
-def test_so_is_a_limit() -> None:
+def test_so_is_a_limit_and_a_rate() -> None:
+    row = tenant_queue()
     with pytest.raises(InvalidLimit):
-        tenant_queue().set_limit(lazy(5))
+        row.set_limit(lazy(5))
+    with pytest.raises(InvalidRate):
+        row.set_rate(5, per=lazy(timedelta(minutes=1)))

@@ -255,6 +255,13 @@ class TaskBackendTests(Base):
         self.assertEqual([name for name, _ in own], ["enqueued", "started", "finished"])
         self.assertEqual([status for _, status in own][1:], ["RUNNING", "SUCCESSFUL"])
 
+    def test_a_call_from_a_transaction_runs(self) -> None:
+        with transaction.atomic():
+            result = self.prepared(self.tasks.note).enqueue(2)
+        self.run_tasks()
+        self.assertEqual(self.tasks.noted, [2])
+        self.assertEqual(self.after_run(result).status, TaskResultStatus.SUCCESSFUL)
+
     def test_a_rollback_leaves_no_call(self) -> None:
         gone = imported("exceptions", "TaskResultDoesNotExist")
         can_look = self.backend.supports_get_result or not self.runs_at_once

@@ -153,6 +153,13 @@ class WithTheCommit(TenantSlotsBackend):
         return super().get_result(self.stored.get(result_id, result_id))
 
 
+class LosesThoseOfTransactions(WithTheCommit):
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        if transaction.get_connection().in_atomic_block:
+            return Named(id=str(uuid4()))
+        return super().enqueue(task, args, kwargs)
+
+
 class Forgetful(TenantSlotsBackend):
     def get_result(self, result_id: str) -> Any:
         result = super().get_result(result_id)
@@ -178,6 +185,7 @@ class Controlled(OnAWorker, TransactionTestCase):
         ("Optimistic", "test_a_call_waits_until_its_time"),
         ("OutOfOrder", "test_a_higher_priority_goes_first"),
         ("TakesCoroutines", "test_coroutines"),
+        ("LosesThoseOfTransactions", "test_a_call_from_a_transaction_runs"),
         ("OneQueue", "test_a_call_keeps_to_its_queue"),
         ("RunsTwice", "test_a_call_runs_once"),
         ("TellsTwice", "test_signals_tell_of_a_call"),
@@ -190,10 +198,11 @@ def test_control_a_backend_that_does_not_do_as_it_says_is_found_out(backend: str
     assert len(outcome.failures) == 1, outcome.errors
 
 
+@pytest.mark.parametrize("test", ["test_a_rollback_leaves_no_call", "test_a_call_from_a_transaction_runs"])
 @pytest.mark.django_db(transaction=True)
-def test_a_backend_may_store_a_call_when_its_transaction_has_been_committed(no_workers: None) -> None:
+def test_a_backend_may_store_a_call_when_its_transaction_has_been_committed(test: str, no_workers: None) -> None:
     with override_settings(TASKS=broken("WithTheCommit")):
-        outcome = outcome_of(Controlled("test_a_rollback_leaves_no_call"))
+        outcome = outcome_of(Controlled(test))
     assert outcome.wasSuccessful(), outcome.errors
 
 
