@@ -504,16 +504,23 @@ local function told(record, jobs, stays, is_out)
 end
 
 local DIGITS = 19 -- of the largest primary key
+local MANY = 10   -- times a thousand of those who are none
 
 local function is_tenant(member) return #member <= DIGITS and string.find(member, '^%d+$') ~= nil end
 
--- The first two tenants. Before them nobody stands who is none: what a job or another program has put there leaves.
+-- The first two tenants. Before them nobody stands who is none: what a job or another program has put there leaves, many at a
+-- time, and the rest with the next questions.
 local function first_two(queue)
-  while true do
+  for _ = 1, MANY do
     local heads = redis.call('ZRANGE', key('order', queue), 0, 1, 'WITHSCORES')
     if not heads[1] or is_tenant(heads[1]) then return heads end
-    redis.call('ZREM', key('order', queue), heads[1])
+    local strangers = {}
+    for _, member in ipairs(redis.call('ZRANGE', key('order', queue), 0, FIELDS - 1)) do
+      if not is_tenant(member) then strangers[#strangers + 1] = member end
+    end
+    redis.call('ZREM', key('order', queue), unpack(strangers))
   end
+  return {}
 end
 
 -- The first tenant and how many jobs it may have now: all, while nobody else wants them.

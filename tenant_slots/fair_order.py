@@ -390,8 +390,9 @@ def _turn(answer: Any) -> Turn | None:
 
 
 def _known_names(rq_queue: str, names: list[bytes]) -> list[str]:
-    """Without the queues that the project has had."""
-    return [name.decode() for name in names if name.decode() in queue_directory.queues_beside(rq_queue)]
+    """Without the queues that the project has had, and what never was the name of one."""
+    known = queue_directory.queues_beside(rq_queue)
+    return [name for name in (raw.decode(errors="replace") for raw in names) if name in known]
 
 
 def _ask(rq_queue: str, *arguments: Any) -> Any:

@@ -43,7 +43,7 @@ from tenant_slots.running.stock_horse import SYNCHRONOUS, parting_after_it
 from tenant_slots.tasks import context
 from tenant_slots.tasks.on_busy import WAIT
 from tenant_slots.tasks.task import TaskCall, TenantTask
-from tenant_slots.tasks.tenant_busy import TenantBusy
+from tenant_slots.tasks.tenant_busy import TenantBusy, seconds_left
 
 logger = logging.getLogger("tenant_slots")
 
@@ -79,7 +79,7 @@ def _run_delivered(task: TenantTask[..., Any], args: tuple[Any, ...], kwargs: Ma
     try:
         return _run_plain(task.called_with(args, kwargs), rq_job)
     except TenantBusy as busy:
-        return deliveries.deferred(rq_job, seconds=busy.seconds_left)
+        return deliveries.deferred(rq_job, seconds=seconds_left(busy))
 
 
 def _is_under_way(rq_job: Job) -> bool:

@@ -55,13 +55,6 @@ class TenantBusy(Exception):
     def __reduce__(self) -> Any:
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
-    @property
-    def seconds_left(self) -> float:
-        """By this host's clock."""
-        if self.until is None:
-            return self.seconds or 0.0
-        return max(0.0, (self.until - _now()).total_seconds())
-
     def _refuse(self, option: str, value: object, problem: str) -> None:
         raise InvalidOption(option=option, value=value, task="TenantBusy", problem=problem)
 
@@ -78,6 +71,14 @@ def rest_of(error: TenantBusy) -> dict[str, Any]:
     until = None if meant.until is None else _plain_time(meant.until)
     seconds = None if meant.seconds is None else _possible_seconds(_plain_number(meant.seconds))
     return {"reason": str.__str__(meant.reason), "seconds": seconds, "until": until}
+
+
+def seconds_left(error: TenantBusy) -> float:
+    """By this host's clock, until the rest is over. Raises as `rest_of`."""
+    rest = rest_of(error)
+    if rest["until"] is None:
+        return float(rest["seconds"])
+    return max(0.0, (datetime.fromisoformat(rest["until"]) - _now()).total_seconds())
 
 
 def _plain_number(number: float) -> float:

@@ -68,6 +68,8 @@ OF_INTERPRETER: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = 
     (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
     (gc.isenabled, lambda collects: gc.enable() if collects else gc.disable()),
     (gc.get_debug, gc.set_debug),
+    (lambda: list(gc.callbacks), lambda callbacks: gc.callbacks.__setitem__(slice(None), callbacks)),
+    (lambda: list(gc.garbage), lambda kept: gc.garbage.__setitem__(slice(None), kept)),
     (_traces_memory, _trace_memory),
     (socket.getdefaulttimeout, socket.setdefaulttimeout),
 )

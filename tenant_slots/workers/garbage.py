@@ -9,34 +9,38 @@ from __future__ import annotations
 
 import contextvars
 import gc
-import sys
+import time
+from contextlib import suppress
 
-MORE = 1.05
-"""Times as many modules are worth another look: they are part of what a job has loaded."""
+from rq.timeouts import BaseTimeoutException
 
-_modules = 0
-"""How many there were when what was loaded was last put aside."""
+from tenant_slots.alarm import time_limit
+
+SECONDS_TO_END = 5
+"""For what is collected: a generator may wait in its last block."""
+
+LONG = 0.001
+"""Seconds of processor time: the collector has looked at ten thousands of objects that stay."""
+
+
+class CollectionTimeout(BaseTimeoutException):
+    """What a job has left does not come to its end."""
 
 
 def collect() -> None:
-    """End what the job that has just ended has left, before its sessions are put back, and in nobody's context."""
-    contextvars.copy_context().run(gc.collect)
+    """End what the job that has just ended has left, before its sessions are put back, and in nobody's context.
 
-
-def put_aside_what_was_loaded() -> None:
-    """Modules are never garbage, and to look at all of them takes some 20 ms after each job.
-
-    Not after each job that has loaded one: what else there is at the moment is not collected any more either, once
-    nobody holds it.
+    What stays is put aside when there is much of it, such as the modules that the first job has loaded, or a cache: to
+    look at it after each job would take longer than most jobs. It is not done each time, because what is put aside is
+    not collected any more, once nobody holds it.
     """
-    global _modules
-    if len(sys.modules) > _modules * MORE:
-        _modules = len(sys.modules)
-        gc.freeze()
+    with suppress(CollectionTimeout), time_limit(SECONDS_TO_END, CollectionTimeout):
+        if _seconds_to_collect() > LONG and _seconds_to_collect() > LONG:  # the second time there is nothing to end
+            gc.freeze()
 
 
-def collect_all_again() -> None:
-    """What was put aside is looked at as before: the process goes on without a worker, as a test's does."""
-    global _modules
-    _modules = 0
-    gc.unfreeze()
+def _seconds_to_collect() -> float:
+    """Of processor time."""
+    began = time.thread_time()
+    contextvars.copy_context().run(gc.collect)
+    return time.thread_time() - began

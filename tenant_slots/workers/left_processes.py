@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
+from typing import Any
+
+from tenant_slots.owners import stat_of
 
 
 def are_left() -> bool:
     """Whether there is one. The next job in this process would wait for it in place of its own, and take it along if it
     crashed: a work-horse that crashes goes with its group.
     """
-    return _has_children() or _leads_others()
+    return (_has_children() or _leads_others()) and bool(_found() - _of_python())
+
+
+def _of_python() -> set[int]:
+    """That of `multiprocessing`, which stays for as long as this process once somebody has shared memory or a lock. It
+    does nothing but clear away what others have left, and another one takes its place.
+    """
+    tracker: Any = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+    return {getattr(tracker, "_pid", None) or 0}
+
+
+def _found() -> set[int]:
+    """The children of this process, and who else is in its group; -1 where the system does not say."""
+    own, found = os.getpid(), set()
+    try:
+        processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return {-1}
+    for process in processes:
+        stat = stat_of(process)
+        if stat is not None and own in (int(stat[1]), int(stat[2])):
+            found.add(process)
+    return found - {own}
 
 
 def _has_children() -> bool:

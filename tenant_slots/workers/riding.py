@@ -84,6 +84,8 @@ class RidingWorker(BaseWorker):
             job = order.job if isinstance(order, Order) else None
             may_go_on = jobs < self.jobs_per_horse and not self._timed_out
             is_fit = may_go_on and baseline is not None and _is_as_before(baseline, job)
+            if os.getpid() != process:
+                return  # or that what it has left has forked
             has_left_block = leave_transactions(ways, job)
             is_fit = is_fit and not has_left_block
             hears = any(map(signals.heard_by_project, AFTER_THE_END)) or (job is not None and attempts.is_call(job))
@@ -242,7 +244,6 @@ def _make_ready(worker: int) -> None:
     """For the next job, while the worker records the end of the last one."""
     restore_sessions()
     leftovers.forget_queries()
-    garbage.put_aside_what_was_loaded()
     die_with(worker)  # the kernel forgets it where a job has changed its user or group for a while
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -66,7 +67,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             with granting_wishes():
                 return super().work(*args, **kwargs)
         finally:
-            garbage.collect_all_again()
+            gc.unfreeze()  # for whoever goes on in this process, as a test does
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         taken = self.taken_run()
@@ -97,7 +98,6 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
         finally:
             with in_same_loop():
                 garbage.collect()
-            garbage.put_aside_what_was_loaded()
             leave_transactions(ways)
             end_thread_of_coroutines()
             restore_sessions()  # which what is left is then recorded in, too

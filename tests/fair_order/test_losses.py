@@ -143,6 +143,24 @@ def test_who_stands_in_the_order_and_is_no_tenant_takes_nobodys_turn(part: str, 
     assert set(fair_order.heads(QUEUE)) == {A, B}
 
 
+def test_many_who_are_no_tenants_leave_in_a_few_steps() -> None:
+    offer(A)
+    strangers = {f"stranger {number}": -1e16 for number in range(25_000)}
+    redis().zadd(f"tenant_slots:order:{QUEUE}", strangers)
+    turns = [fair_order.next_turn(QUEUE, "") for _ in range(3)]
+    assert [turn and turn.tenant_queue_id for turn in turns] == [None, None, A], "ten thousand at a time"
+
+
+def test_a_queue_whose_name_is_no_text_is_none_that_there_is() -> None:
+    offer(A)
+    served(2)
+    raw = redis().hget(KNOWN, str(A))
+    assert raw
+    name = b"\xff\xfe"
+    redis().hset(KNOWN, str(A), raw + struct.pack("<H", len(name)) + name + raw[2 + len(QUEUE) :])
+    assert fair_order.freed(Freed(A, 1.0, QUEUE)) in ([], [QUEUE])
+
+
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e300"])
 @pytest.mark.parametrize("field", [str(A), f":{QUEUE}"])
 def test_a_record_with_what_is_no_time_is_forgotten(field: str, number: str) -> None:

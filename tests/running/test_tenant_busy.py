@@ -20,7 +20,7 @@ from tenant_slots import TenantBusy, hold_slot, rests, signals, tenant_job
 from tenant_slots.exceptions import InvalidOption, InvalidTime
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running import busy
-from tenant_slots.tasks.tenant_busy import rest_of
+from tenant_slots.tasks.tenant_busy import rest_of, seconds_left
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import jobs
 from tests.factories import counters_match, end_run, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
@@ -180,6 +180,19 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], TenantBusy], str]] = {
 @tenant_job("imports", tenant="tenant")
 def be_impossible(tenant: str, kind: str) -> None:
     raise IMPOSSIBLE[kind][0]()
+
+
+@tenant_job("imports", tenant="tenant")
+def rest_for_very_long(tenant: str) -> None:
+    raise PartnerBusy({"seconds": 10**400})
+
+
+def test_a_plain_rq_job_waits_too_where_more_was_set_than_is_possible() -> None:
+    plain = django_rq.get_queue("imports").enqueue(rest_for_very_long, "acme")
+    work()
+    assert TenantJob.objects.get().state == State.WAITING
+    assert not plain.is_failed
+    assert DAY - 60 < end_of(TenantQueue.objects.get()) <= DAY
 
 
 @tenant_job("imports", tenant="tenant")
@@ -356,7 +369,7 @@ def test_a_wrong_time_is_refused(until: Any) -> None:
 
 
 def test_a_time_that_has_passed_leaves_no_seconds() -> None:
-    assert TenantBusy(until=timezone.now() - timedelta(hours=1)).seconds_left == 0
+    assert seconds_left(TenantBusy(until=timezone.now() - timedelta(hours=1))) == 0
 
 
 @pytest.mark.parametrize("again", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy])

@@ -36,6 +36,7 @@ class ForgetfulWorker(TenantPreforkWorker):
         super().__init__(*args, **kwargs)
         Baseline.restore = Baseline.let_go = lambda _: None  # type: ignore[method-assign]
         riding.leave_transactions = riding._make_ready = lambda *_: None
+        riding.garbage = SimpleNamespace(collect=lambda: None)  # type: ignore[assignment]
 
 
 class CarelessWorker(ForgetfulWorker):

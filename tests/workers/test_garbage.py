@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -103,8 +104,7 @@ def test_a_cursor_that_a_job_left_is_closed_in_no_transaction_of_the_next_one(
 def test_control_it_is_where_nothing_is_collected_in_between(
     worker_class: type[BaseWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("collect", "put_aside_what_was_loaded"):
-        monkeypatch.setattr(garbage, name, lambda: None)
+    monkeypatch.setattr(garbage, "collect", lambda: None)
     assert state_after(worker_class, FIRST["leaves garbage"]) == State.FAILED
 
 
@@ -214,16 +214,55 @@ def test_the_error_of_a_job_holds_nothing_once_it_has_been_dealt_with(
     assert job.result == [False]
 
 
+cache: list[list[int]] = []
+
+
+@tenant_job("imports", tenant="tenant")
+def fill_cache(tenant: str) -> int:
+    cache.extend([number] for number in range(300_000))
+    return gc.get_freeze_count()
+
+
 @tenant_job("imports", tenant="tenant")
 def look_at_what_was_put_aside(tenant: str) -> int:
     return gc.get_freeze_count()
 
 
-def test_what_is_loaded_is_looked_at_once_by_each_worker_and_again_when_it_has_ended() -> None:
-    gc.unfreeze()
+@pytest.mark.parametrize("worker_class", CLASSES)
+def test_much_that_stays_is_looked_at_once_by_each_worker(worker_class: type[BaseWorker]) -> None:
     for _ in range(2):
-        jobs = [look_at_what_was_put_aside.enqueue("acme") for _ in range(2)]
-        burst(TenantSimpleWorker)
-        first, second = [TenantJob.objects.get(pk=job.pk).result for job in jobs]
-        assert first == 0 < second
-        assert gc.get_freeze_count() == 0
+        gc.unfreeze()
+        jobs = [task.enqueue("acme") for task in (fill_cache, look_at_what_was_put_aside)]
+        burst(worker_class)
+        before, after = [TenantJob.objects.get(pk=job.pk).result for job in jobs]
+        assert after - before > 300_000
+    if worker_class is TenantSimpleWorker:
+        assert gc.get_freeze_count() == 0, "and again when it has ended"
+    cache.clear()
+
+
+def never_end() -> Iterator[int]:
+    try:
+        yield 1
+    finally:
+        time.sleep(600)
+
+
+@tenant_job("imports", tenant="tenant")
+def leave_what_never_ends(tenant: str) -> int:
+    going = never_end()
+    next(going)
+    left: list[object] = [going]
+    left.append(left)
+    return os.getpid()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("worker_class", CLASSES)
+def test_what_does_not_come_to_its_end_is_left_after_a_while(
+    worker_class: type[BaseWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "SECONDS_TO_END", 1)
+    job, after = leave_what_never_ends.enqueue("acme"), write.enqueue("other")
+    burst(worker_class)
+    assert [TenantJob.objects.get(pk=one.pk).state for one in (job, after)] == [State.FINISHED] * 2

@@ -138,6 +138,17 @@ def test_a_process_that_a_job_left_outlives_the_crash_of_the_next_one(
     os.kill(left.result, signal.SIGKILL)
 
 
+def test_jobs_that_share_memory_share_a_horse(workers: Workers) -> None:
+    """And one that leaves a process besides has it replaced all the same."""
+    sharing = [jobs.share_memory.enqueue("acme") for _ in range(3)]
+    left = jobs.leave_process.enqueue("acme", ["sleep", "60"])
+    after = jobs.share_memory.enqueue("acme")
+    assert burst(workers) == 0
+    (horse,) = {fresh(job).result for job in sharing}
+    assert fresh(after).result != horse
+    os.kill(fresh(left).result, signal.SIGKILL)
+
+
 @pytest.fixture
 def long_one(workers: Workers, history: History, tmp_path: Path) -> TenantJob:
     """A job that runs after another one, in the same work-horse, until something ends it; and RQ knows of it."""

@@ -57,6 +57,8 @@ LEFT: dict[str, Callable[[], object]] = {
     "a watch for hangs": lambda: faulthandler.dump_traceback_later(0.5, exit=True),
     "another standard output": redirect_output,
     "notes of each collection": lambda: gc.set_debug(gc.DEBUG_SAVEALL),
+    "what was collected": lambda: gc.garbage.append("a secret"),
+    "a hook of the collector": lambda: gc.callbacks.append(lambda phase, info: seen.append("a collection")),
     "a trace of memory": tracemalloc.start,
     "little time for answers": lambda: socket.setdefaulttimeout(0.5),
 }
@@ -80,7 +82,7 @@ def meet(tenant: str, secret: str, seconds: float = 0.0) -> list[Any]:
     thread.start()
     thread.join()
     found = sorted({*seen, *filter(None, [threading.gettrace() and "a tracer of threads"])})
-    collects = [gc.isenabled(), gc.get_debug(), tracemalloc.is_tracing()]
+    collects = [gc.isenabled(), gc.get_debug(), tracemalloc.is_tracing(), len(gc.callbacks), gc.garbage]
     waits = [sys.getswitchinterval(), socket.getdefaulttimeout()]
     return [found, collects, waits, threading.stack_size(), os.readlink("/proc/self/fd/1")]
 

@@ -79,8 +79,7 @@ def _collected_when_told() -> Iterator[None]:
 @pytest.fixture
 def _nobody_minds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "gc", SimpleNamespace(collect=lambda: None))
-    for name in ("collect", "put_aside_what_was_loaded"):
-        monkeypatch.setattr(garbage, name, lambda: None)
+    monkeypatch.setattr(garbage, "collect", lambda: None)
     monkeypatch.setattr(sessions_of_workers, "take_left_block", lambda: False)
 
 
