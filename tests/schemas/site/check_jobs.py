@@ -35,7 +35,7 @@ def work(worker_class: str = WORKERS[1], **variables: str) -> None:
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.schemas.settings", **variables}
     environment["TEST_WORKER_CLASS"] = worker_class
     command = [sys.executable, "-W", "ignore", "manage.py", "rqworker", "imports", "--burst"]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr
 
 
