@@ -159,9 +159,11 @@ function times_of(queue)
     t = {virtual = 0, sure = 0, newcomers = 0, mean = -1, swept = 0, believed = 0, most = 0, plain = 0, wakes = 0}
     t.behind, t.brought, t.given = 0, 0, {}
     local raw = raw_of(field_of(queue))
-    if #raw >= TIMES_BYTES and (#raw - TIMES_BYTES) % GIVEN_BYTES == 0 and is_sound({struct.unpack(TIMES, raw)}) then
+    local is_whole = #raw >= TIMES_BYTES and (#raw - TIMES_BYTES) % GIVEN_BYTES == 0
+    local values = is_whole and {struct.unpack(TIMES, raw)}
+    if values and is_sound(values) then
       t.virtual, t.sure, t.newcomers, t.mean, t.swept, t.believed, t.most, t.plain, t.wakes, t.behind, t.brought =
-        struct.unpack(TIMES, raw)
+        unpack(values)
       t.given = given_in(raw)
     else
       t.virtual = virtual_of_order(queue)

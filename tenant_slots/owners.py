@@ -207,17 +207,16 @@ def _wait_until(condition: Callable[[], bool]) -> None:
 
 def _state(pid: int) -> str:
     """The letter of proc(5); that of a dead process when it is gone."""
-    return (stat_of(pid) or ["X"])[0]
+    return (_stat(pid) or ["X"])[0]
 
 
 def _started(pid: int) -> int | None:
     """Clock ticks from boot to the start of a process: with it a reused pid is not mistaken. None when it is gone."""
-    stat = stat_of(pid)
+    stat = _stat(pid)
     return None if stat is None or stat[0] in DEAD else int(stat[19])
 
 
-def stat_of(pid: int) -> list[str] | None:
-    """What proc(5) says of a process from its state on; None when it is gone."""
+def _stat(pid: int) -> list[str] | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()  # with the process' own name, of any bytes: a title cut short
         return stat.rpartition(b")")[2].decode().split()
@@ -228,7 +227,7 @@ def stat_of(pid: int) -> list[str] | None:
 def _members(group: int) -> dict[int, float]:
     """The processes of a group, and how many seconds ago each has started."""
     uptime, ticks = time.clock_gettime(time.CLOCK_BOOTTIME), os.sysconf("SC_CLK_TCK")
-    stats = {int(name): stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    stats = {int(name): _stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
     return {
         process: uptime - int(stat[19]) / ticks
         for process, stat in stats.items()

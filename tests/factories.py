@@ -15,6 +15,7 @@ from django.db import connections, transaction
 from django.db.models import Count, F, Q
 from redis import Redis
 from rq import Queue, SimpleWorker, Worker
+from rq.worker import BaseWorker
 
 from tenant_slots import fair_order, fleet, owners, redis_servers, slots, transitions
 from tenant_slots.db.clock import in_seconds
@@ -175,6 +176,12 @@ def work(*queues: str) -> None:
     """Run everything that is in RQ, in this process."""
     names = queues or ("imports", "reports")
     DeafWorker([django_rq.get_queue(name) for name in names]).work(burst=True, logging_level="ERROR")
+
+
+def burst(worker_class: type[BaseWorker], queue: str = "imports") -> None:
+    """Have a worker of this class, in this process, run everything that there is for a queue."""
+    rq_queue = django_rq.get_queue(queue)
+    worker_class([rq_queue], connection=rq_queue.connection).work(burst=True, logging_level="CRITICAL")
 
 
 def counters_match() -> bool:

@@ -110,7 +110,8 @@ class Baseline:
         self._highest_file = (_lowest_free_file() + os.sysconf("SC_OPEN_MAX")) // 2
 
     def is_restorable(self, job: TenantJob | None = None) -> bool:
-        """Not where a job has left a thread or a loop that goes on, or memory, of which the system gets little back.
+        """Not where a job has left a thread or loop that goes on, which cannot be ended, or memory, of which the system
+        gets little back.
 
         Nor where jobs have left half of all files open that there may be, or given up what a process seldom gets back:
         see `rights`.
@@ -124,8 +125,7 @@ class Baseline:
         limit = app_settings.HORSE_MAX_RSS
         is_small = (limit is None or resident_bytes() <= limit) and self._has_files_left()
         has_its_place = rights() == self._rights and self._finds_its_way_back()
-        is_alone = not has_left_loop() and not self._has_another_thread(job)
-        return is_small and has_its_place and is_alone
+        return is_small and has_its_place and not has_left_loop() and not self._has_another_thread(job)
 
     def _wait_for_new_threads(self) -> None:
         """Python counts one of `_thread` when it first runs, and the system when it is made.
@@ -143,8 +143,10 @@ class Baseline:
         if _threads() <= self._threads:
             return False
         names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
-        text = "a job left a thread running, so another work-horse takes the next job; it has %s"
-        logger.info(text, names, extra=logs.about(*_known(job)))
+        about_jobs = logs.about(job) if job is not None else logs.about()
+        logger.info(
+            "a job left a thread running, so another work-horse takes the next job; it has %s", names, extra=about_jobs
+        )
         return True
 
     def _has_files_left(self) -> bool:
@@ -233,10 +235,6 @@ class Baseline:
         if locale.setlocale(locale.LC_ALL) != self._locale:
             locale.setlocale(locale.LC_ALL, self._locale)
         time.tzset()  # as the environment says again
-
-
-def _known(job: TenantJob | None) -> tuple[TenantJob, ...]:
-    return () if job is None else (job,)
 
 
 def _tools() -> set[int]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from rq.timeouts import BaseTimeoutException
 
 from tenant_slots.alarm import time_limit
+from tenant_slots.running.coroutines import in_same_loop
 
 SECONDS_TO_END = 5
 """For what is collected: a generator may wait in its last block."""
@@ -34,7 +35,7 @@ def collect() -> None:
     look at it after each job would take longer than most jobs. It is not done each time, because what is put aside is
     not collected any more, once nobody holds it.
     """
-    with suppress(CollectionTimeout), time_limit(SECONDS_TO_END, CollectionTimeout):
+    with in_same_loop(), suppress(CollectionTimeout), time_limit(SECONDS_TO_END, CollectionTimeout):
         if _seconds_to_collect() > LONG and _seconds_to_collect() > LONG:  # the second time there is nothing to end
             gc.freeze()
 

@@ -230,11 +230,10 @@ def _is_as_before(baseline: Baseline, job: TenantJob | None) -> bool:
         return False
     try:
         baseline.let_go()
-        with in_same_loop():
-            garbage.collect()
+        garbage.collect()
         baseline.restore()  # what was collected may have changed something in its turn
     except Exception:
-        about_jobs = logs.about() if job is None else logs.about(job)
+        about_jobs = logs.about(job) if job is not None else logs.about()
         logger.exception("what a job has changed cannot be put back", extra=about_jobs)
         return False
     return not has_left_loop()

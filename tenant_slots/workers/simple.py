@@ -96,8 +96,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             with in_same_loop():
                 super().execute_job(job, queue)
         finally:
-            with in_same_loop():
-                garbage.collect()
+            garbage.collect()
             leave_transactions(ways)
             end_thread_of_coroutines()
             restore_sessions()  # which what is left is then recorded in, too

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,18 @@ from tenant_slots.running import busy
 from tenant_slots.tasks.tenant_busy import rest_of, seconds_left
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import jobs
-from tests.factories import counters_match, end_run, fresh, in_rq, owner, running_job, tenant_queue, waiting_job, work
+from tests.factories import (
+    burst,
+    counters_match,
+    end_run,
+    fresh,
+    in_rq,
+    owner,
+    running_job,
+    tenant_queue,
+    waiting_job,
+    work,
+)
 from tests.processes import last_rq_id
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -215,9 +227,25 @@ def test_what_cannot_be_told_a_tenant_queue_fails_the_job_and_ends_no_worker(kin
 @pytest.mark.parametrize("kind", ["a text", "no reason", "nothing"])
 def test_nor_one_of_ours_which_records_what_came_of_the_job(kind: str, worker_class: type[BaseWorker]) -> None:
     job, other = be_impossible.enqueue("acme", kind), jobs.add.using(queue="imports").enqueue(1, 2, tenant="other")
-    queue = django_rq.get_queue("imports")
-    worker_class([queue], connection=queue.connection).work(burst=True, logging_level="CRITICAL")
+    burst(worker_class)
     assert (fresh(job).state, job.interruptions, fresh(other).state) == (State.FAILED, 0, State.FINISHED)
+    assert counters_match()
+
+
+@pytest.mark.parametrize("worker_class", [TenantWorker, TenantPreforkWorker, TenantSimpleWorker])
+def test_should_such_a_one_get_through_the_job_fails_and_its_worker_goes_on(
+    worker_class: type[BaseWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(busy, "rest_of", lambda error: {"reason": "HTTP 429", "seconds": "30", "until": None})
+    row = tenant_queue("busy")
+    job, other = (
+        jobs.ask_partner.enqueue("busy", os.devnull),
+        jobs.add.using(queue="imports").enqueue(1, 2, tenant="other"),
+    )
+    burst(worker_class)
+    assert (fresh(job).state, job.interruptions, fresh(other).state) == (State.FAILED, 0, State.FINISHED)
+    assert "cannot go back" in job.error
+    assert fresh(row).rests_until is None
     assert counters_match()
 
 

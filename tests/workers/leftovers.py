@@ -325,8 +325,6 @@ def _has_children_of_others() -> bool:
     left_behind = int(subprocess.run(["sh", "-c", script], check=True, capture_output=True).stdout)
     with suppress(ChildProcessError):
         return os.waitpid(left_behind, 0)[0] == left_behind
-    while Path(f"/proc/{left_behind}").exists():  # until then a process is left behind, whoever is to wait for it
-        time.sleep(0.001)
     return False
 
 

@@ -19,7 +19,7 @@ from rq.worker import BaseWorker
 from tenant_slots import tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, garbage
-from tests.factories import tenant_queue
+from tests.factories import burst, tenant_queue
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -76,11 +76,6 @@ def state_after(worker_class: type[BaseWorker], enqueue_first: Callable[[], obje
     burst(worker_class)
     job.refresh_from_db()
     return job.state
-
-
-def burst(worker_class: type[BaseWorker]) -> None:
-    queue = django_rq.get_queue("imports")
-    worker_class([queue], connection=queue.connection).work(burst=True, logging_level="CRITICAL")
 
 
 FIRST = {

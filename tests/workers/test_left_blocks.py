@@ -20,7 +20,7 @@ from tenant_slots.db import sessions
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, garbage
 from tenant_slots.workers import sessions as sessions_of_workers
-from tests.factories import counters_match
+from tests.factories import burst, counters_match
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -81,11 +81,6 @@ def _nobody_minds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "gc", SimpleNamespace(collect=lambda: None))
     monkeypatch.setattr(garbage, "collect", lambda: None)
     monkeypatch.setattr(sessions_of_workers, "take_left_block", lambda: False)
-
-
-def burst(worker_class: type[BaseWorker]) -> None:
-    queue = django_rq.get_queue("imports")
-    worker_class([queue], connection=queue.connection).work(burst=True, logging_level="CRITICAL")
 
 
 def is_written() -> bool:
