@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextvars
 import gc
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from rq.timeouts import BaseTimeoutException
 
@@ -18,14 +18,19 @@ from tenant_slots.alarm import time_limit
 from tenant_slots.running.coroutines import in_same_loop
 
 SECONDS_TO_END = 5
-"""For what is collected: a generator may wait in its last block."""
+"""For what is let go of or collected: a generator may wait in its last block, and an event loop as it is closed."""
 
 LONG = 0.001
 """Seconds of processor time: the collector has looked at ten thousands of objects that stay."""
 
 
-class CollectionTimeout(BaseTimeoutException):
+class LeftoversTimeout(BaseTimeoutException):
     """What a job has left does not come to its end."""
+
+
+def in_time() -> AbstractContextManager[object]:
+    """Raises LeftoversTimeout in the block when that takes too long."""
+    return time_limit(SECONDS_TO_END, LeftoversTimeout)
 
 
 def collect() -> None:
@@ -35,7 +40,7 @@ def collect() -> None:
     look at it after each job would take longer than most jobs. It is not done each time, because what is put aside is
     not collected any more, once nobody holds it.
     """
-    with in_same_loop(), suppress(CollectionTimeout), time_limit(SECONDS_TO_END, CollectionTimeout):
+    with in_same_loop(), suppress(LeftoversTimeout), in_time():
         if _seconds_to_collect() > LONG and _seconds_to_collect() > LONG:  # the second time there is nothing to end
             gc.freeze()
 

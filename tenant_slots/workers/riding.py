@@ -229,7 +229,8 @@ def _is_as_before(baseline: Baseline, job: TenantJob | None) -> bool:
     if not baseline.is_restorable(job):
         return False
     try:
-        baseline.let_go()
+        with garbage.in_time():  # until signals are put back, which is after what may take long
+            baseline.let_go()
         garbage.collect()
         baseline.restore()  # what was collected may have changed something in its turn
     except Exception:

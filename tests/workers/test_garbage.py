@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -250,6 +251,28 @@ def leave_what_never_ends(tenant: str) -> int:
     left: list[object] = [going]
     left.append(left)
     return os.getpid()
+
+
+class Lasting(asyncio.SelectorEventLoop):
+    def close(self) -> None:
+        try:
+            time.sleep(600)
+        finally:
+            super().close()
+
+
+@tenant_job("imports", tenant="tenant")
+def leave_loop(tenant: str) -> None:
+    asyncio.set_event_loop(Lasting())
+
+
+def test_nor_does_a_loop_that_takes_long_to_close_hold_its_slot_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "SECONDS_TO_END", 1)
+    began = time.monotonic()
+    job, after = leave_loop.enqueue("acme"), write.enqueue("other")
+    burst(TenantPreforkWorker)
+    assert [TenantJob.objects.get(pk=one.pk).state for one in (job, after)] == [State.FINISHED] * 2
+    assert time.monotonic() - began < 300, "it was waited for"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
