@@ -41,9 +41,9 @@ def fields_of(job: TenantJob) -> dict[str, Any]:
     }
 
 
-def about(*jobs: TenantJob) -> dict[str, Any]:
-    """`extra` for a record about a job; of several jobs what they have in common, and None for the rest."""
-    return _extra(_in_common([fields_of(job) for job in jobs]))
+def about(*jobs: TenantJob | None) -> dict[str, Any]:
+    """`extra` for a record about a job, or none; of several jobs what they have in common, and None for the rest."""
+    return _extra(_in_common([fields_of(job) for job in jobs if job is not None]))
 
 
 def about_run(pk: int) -> dict[str, Any]:
@@ -53,8 +53,7 @@ def about_run(pk: int) -> dict[str, Any]:
 
 def about_here() -> dict[str, Any]:
     """The same where nothing is at hand: of the job in whose `called_for` this happens, if it does in one."""
-    job = _here.get()
-    return about() if job is None else about(job)
+    return about(_here.get())
 
 
 def about_named(**known: Any) -> dict[str, Any]:

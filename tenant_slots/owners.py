@@ -224,14 +224,22 @@ def _stat(pid: int) -> list[str] | None:
         return None
 
 
+def all_stats() -> dict[int, list[str]]:
+    """What proc(5) says of each process behind its name: the state, the parent, the group and so on.
+
+    Raises OSError where there is no /proc.
+    """
+    stats = {int(name): _stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    return {process: stat for process, stat in stats.items() if stat}
+
+
 def _members(group: int) -> dict[int, float]:
     """The processes of a group, and how many seconds ago each has started."""
     uptime, ticks = time.clock_gettime(time.CLOCK_BOOTTIME), os.sysconf("SC_CLK_TCK")
-    stats = {int(name): _stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
     return {
         process: uptime - int(stat[19]) / ticks
-        for process, stat in stats.items()
-        if stat and stat[0] not in DEAD and int(stat[2]) == group
+        for process, stat in all_stats().items()
+        if stat[0] not in DEAD and int(stat[2]) == group
     }
 
 

@@ -30,6 +30,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import threads_of_pools
 from tenant_slots.models import TenantJob
 from tenant_slots.running.coroutines import has_left_loop
+from tenant_slots.workers import left_processes
 from tenant_slots.workers.rights import rights
 from tenant_slots.workers.sessions import end_thread_of_coroutines
 
@@ -92,6 +93,7 @@ class Baseline:
 
     def __init__(self) -> None:
         self._threads, self._uncounted = _threads(), _uncounted()
+        self._has_processes = left_processes.are_left()
         self._rights = rights()
         self._signals = {number: getsignal(number) for number in _settable_signals()}
         self._signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
@@ -110,8 +112,8 @@ class Baseline:
         self._highest_file = (_lowest_free_file() + os.sysconf("SC_OPEN_MAX")) // 2
 
     def is_restorable(self, job: TenantJob | None = None) -> bool:
-        """Not where a job has left a thread or loop that goes on, which cannot be ended, or memory, of which the system
-        gets little back.
+        """Not where a job has left what cannot be ended, a thread, loop or process that goes on, or memory, of which
+        the system gets little back.
 
         Nor where jobs have left half of all files open that there may be, or given up what a process seldom gets back:
         see `rights`.
@@ -125,7 +127,8 @@ class Baseline:
         limit = app_settings.HORSE_MAX_RSS
         is_small = (limit is None or resident_bytes() <= limit) and self._has_files_left()
         has_its_place = rights() == self._rights and self._finds_its_way_back()
-        return is_small and has_its_place and not has_left_loop() and not self._has_another_thread(job)
+        is_alone = not has_left_loop() and not self._has_another_thread(job) and not self._has_another_process(job)
+        return is_small and has_its_place and is_alone
 
     def _wait_for_new_threads(self) -> None:
         """Python counts one of `_thread` when it first runs, and the system when it is made.
@@ -143,10 +146,16 @@ class Baseline:
         if _threads() <= self._threads:
             return False
         names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
-        about_jobs = logs.about(job) if job is not None else logs.about()
-        logger.info(
-            "a job left a thread running, so another work-horse takes the next job; it has %s", names, extra=about_jobs
-        )
+        text = "a job left a thread running, so another work-horse takes the next job; it has %s"
+        logger.info(text, names, extra=logs.about(job))
+        return True
+
+    def _has_another_process(self, job: TenantJob | None) -> bool:
+        """Says so, for the same reason. Where there were some before the first job, nobody can tell."""
+        if self._has_processes or not left_processes.are_left():
+            return False
+        text = "a job left a process that runs, or that it has not waited for, so another work-horse takes the next job"
+        logger.info(text, extra=logs.about(job))
         return True
 
     def _has_files_left(self) -> bool:

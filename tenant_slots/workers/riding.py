@@ -234,8 +234,7 @@ def _is_as_before(baseline: Baseline, job: TenantJob | None) -> bool:
         garbage.collect()
         baseline.restore()  # what was collected may have changed something in its turn
     except Exception:
-        about_jobs = logs.about(job) if job is not None else logs.about()
-        logger.exception("what a job has changed cannot be put back", extra=about_jobs)
+        logger.exception("what a job has changed cannot be put back", extra=logs.about(job))
         return False
     return not has_left_loop()
 

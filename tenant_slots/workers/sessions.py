@@ -69,8 +69,7 @@ def leave_transactions(ways: dict[str, leftovers.Way], job: TenantJob | None = N
         if connection.connection is None:
             continue
         if _is_in_transaction(connection):
-            about_jobs = logs.about(job) if job is not None else logs.about()
-            logger.error("a job left a transaction open; what it wrote there is rolled back", extra=about_jobs)
+            logger.error("a job left a transaction open; what it wrote there is rolled back", extra=logs.about(job))
             renew(connection)
         elif not leftovers.is_as_made(connection):
             end(connection)

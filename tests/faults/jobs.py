@@ -101,12 +101,15 @@ OF_CHILD = "of the child"
 
 @tenant_job("imports", tenant="tenant")
 def leave_a_child(tenant: str, name: str, history: str, path: str) -> str:
-    """The child leaves the group of its work-horse, and comes to the end of the function when a file exists."""
+    """As a daemon: nobody's child, in a group of its own. It comes to the end of the function when a file exists."""
     with observed(history, tenant, name):
         pass
-    if os.fork():
+    if between := os.fork():
+        os.waitpid(between, 0)
         return "of the job"
     os.setsid()
+    if os.fork():
+        os._exit(0)
     note(history, ticks_of("self")[1], f"child-{os.getpid()}", tenant, name)
     wait_for(path)
     return OF_CHILD

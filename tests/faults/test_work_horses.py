@@ -341,7 +341,7 @@ def outlived_by_the_child_of_another_job(
     """In the block a work-horse is dead, and its worker, which stands still, does not know it yet.
 
     Gives the job that has run there, and a child of the job before, of another tenant, which comes to the end of its
-    function then: it has left the group that is killed, and has all that the work-horse had.
+    function then: a daemon, for which no work-horse is replaced, and that has all that the work-horse had.
     """
     gate = tmp_path / "gate"
     workers.start(1, worker_class=worker_class)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,28 @@ def backend(tenant: str) -> list[int]:
 @tenant_job("imports", tenant="tenant", timeout=1)
 def too_slow(tenant: str) -> None:
     time.sleep(60)
+
+
+@tenant_job("imports", tenant="tenant")
+def leave_process(tenant: str, command: list[str]) -> int:
+    """The one that it has started itself, or that this tells of."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    hoard.append(process)
+    if command[0] != "sh":
+        return process.pid
+    assert process.stdout
+    left_behind = int(process.stdout.readline())
+    process.wait()
+    return left_behind
+
+
+@tenant_job("imports", tenant="tenant")
+def share_memory(tenant: str) -> int:
+    """Python starts a process then that clears such memory away, and stays."""
+    memory = SharedMemory(create=True, size=1)
+    memory.close()
+    memory.unlink()
+    return os.getpid()
 
 
 @tenant_job("imports", tenant="tenant")

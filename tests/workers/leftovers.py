@@ -279,6 +279,40 @@ def _start_thread() -> None:
     threading.Thread(target=time.sleep, args=[3600], daemon=True).start()
 
 
+def _start_process() -> None:
+    """Elsewhere than in the group of the work-horse, which it outlives; it ends with the tests."""
+    left.append(subprocess.Popen(["sleep", "60"], start_new_session=True))
+
+
+def _start_process_that_ends() -> None:
+    process = os.fork()
+    if not process:
+        os._exit(0)
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+
+
+def _children() -> int:
+    return _processes_with(1, os.getpid())
+
+
+def _processes_with(field: int, number: int) -> int:
+    """Those whose parent is this one, or that are in this group: fields 1 and 2 of proc(5), behind the state."""
+    stats = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            stats.append(entry.read_text().rpartition(")")[2].split())
+    return sum(int(stat[field]) == number for stat in stats)
+
+
+def _start_process_of_a_shell() -> None:
+    """It belongs to nobody, but is in the group of the work-horse, and would be killed with that."""
+    subprocess.run(["sh", "-c", "sleep 60 > /dev/null 2>&1 &"], check=True)
+
+
+def _in_group() -> int:
+    return _processes_with(2, os.getpgid(0))
+
+
 async def _leave_thread_of_coroutine() -> None:
     """It is busy for longer than anybody waits."""
     asyncio.get_running_loop().call_soon(asyncio.ensure_future, sync_to_async(time.sleep)(3600))
@@ -387,6 +421,9 @@ LASTING = {
     ),
     "thread of a coroutine": Leftover(lambda: asyncio.run(_leave_thread_of_coroutine()), threading.active_count),
     "limit": Leftover(_limit_files, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+    "process": Leftover(_start_process, _children),
+    "process that has ended": Leftover(_start_process_that_ends, _children),
+    "process of a shell": Leftover(_start_process_of_a_shell, _in_group),
     "niceness": Leftover(lambda: os.nice(1), lambda: os.nice(0)),
     "processors": Leftover(
         lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}), lambda: len(os.sched_getaffinity(0))

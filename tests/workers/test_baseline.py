@@ -23,7 +23,7 @@ from django.db import OperationalError, connection, connections
 from tenant_slots.db.leftovers import ways_of_all
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.running.supervised import RiddenRun
-from tenant_slots.workers import TenantPreforkWorker
+from tenant_slots.workers import TenantPreforkWorker, left_processes
 from tenant_slots.workers.baseline import LOOKS, SECONDS_TO_BEGIN, Baseline
 from tenant_slots.workers.sessions import (
     close_ended_sessions,
@@ -201,6 +201,18 @@ def test_a_thread_that_a_job_left_is_named(caplog: pytest.LogCaptureFixture) -> 
     assert not is_restorable
     assert "that of a library" in caplog.text
     assert baseline.is_restorable()
+
+
+def test_a_process_that_a_job_left_is_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_processes, "are_left", lambda: False)  # the servers of the tests
+    baseline = Baseline()
+    assert baseline.is_restorable()
+    monkeypatch.setattr(left_processes, "are_left", lambda: True)
+    with caplog.at_level("INFO", logger="tenant_slots"):
+        assert not baseline.is_restorable()
+    assert "a job left a process that runs" in caplog.text
 
 
 def test_nor_is_one_overlooked_that_threading_does_not_know() -> None:

@@ -28,6 +28,7 @@ from tenant_slots.workers import horses
 from tenant_slots.workers.children import Child
 from tenant_slots.workers.horses import Horse, Order, Reins, Report, RQEnd
 from tests.factories import counters_match, fresh
+from tests.faults.observer import is_gone
 from tests.history import History
 from tests.jobs import wait_for_file
 from tests.processes import ROOT, Workers, environment, is_announced, wait_until
@@ -122,6 +123,30 @@ def test_a_horse_whose_job_has_died_takes_nothing_along_but_that_job(workers: Wo
     assert before != again == after == later
     assert (fresh(dies).state, dies.attempt, dies.crashes) == (State.FINISHED, 2, 1)
     assert counters_match()
+
+
+@pytest.mark.parametrize("command", [["sleep", "60"], ["sh", "-c", "sleep 60 & echo $!"]])
+def test_a_process_that_a_job_left_outlives_the_crash_of_the_next_one(
+    workers: Workers, tmp_path: Path, command: list[str]
+) -> None:
+    """As it does where each job has a work-horse of its own: a crash takes along what that job has started."""
+    left = jobs.leave_process.enqueue("acme", command)
+    dies = jobs.die_once.enqueue("acme", str(tmp_path / "died"))
+    assert burst(workers) == 0
+    assert (fresh(left).state, fresh(dies).state, dies.crashes) == (State.FINISHED, State.FINISHED, 1)
+    assert not is_gone(left.result)
+    os.kill(left.result, signal.SIGKILL)
+
+
+def test_jobs_that_share_memory_share_a_horse(workers: Workers) -> None:
+    """And one that leaves a process besides has it replaced all the same."""
+    sharing = [jobs.share_memory.enqueue("acme") for _ in range(3)]
+    left = jobs.leave_process.enqueue("acme", ["sleep", "60"])
+    after = jobs.share_memory.enqueue("acme")
+    assert burst(workers) == 0
+    (horse,) = {fresh(job).result for job in sharing}
+    assert fresh(after).result != horse
+    os.kill(fresh(left).result, signal.SIGKILL)
 
 
 @pytest.fixture
