@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from tenant_slots.owners import all_stats
+from tenant_slots.owners import DEAD, all_stats
 
 
 def are_left() -> bool:
@@ -26,13 +26,17 @@ def _of_python() -> set[int]:
 
 
 def _found() -> set[int]:
-    """The children of this process, and who else is in its group; -1 where the system does not say."""
+    """The children of this process, and who else lives in its group; -1 where the system does not say."""
     own = os.getpid()
     try:
         stats = all_stats()
     except OSError:
         return {-1}
-    return {process for process, (_, parent, group, *_) in stats.items() if own in (int(parent), int(group))} - {own}
+    return {
+        process
+        for process, (state, parent, group, *_) in stats.items()
+        if process != own and (int(parent) == own or (int(group) == own and state not in DEAD))
+    }
 
 
 def _has_children() -> bool:

@@ -33,6 +33,7 @@ from django.utils import timezone, translation
 
 from tenant_slots import tenant_job
 from tenant_slots.models import TenantJob, TenantQueue
+from tests.faults.observer import is_gone
 
 WRITTEN = "written in a transaction that nobody commits"
 VARIABLE: ContextVar[str] = ContextVar("variable", default="nothing")
@@ -359,6 +360,8 @@ def _has_children_of_others() -> bool:
     left_behind = int(subprocess.run(["sh", "-c", script], check=True, capture_output=True).stdout)
     with suppress(ChildProcessError):
         return os.waitpid(left_behind, 0)[0] == left_behind
+    while not is_gone(left_behind):
+        time.sleep(0.001)
     return False
 
 

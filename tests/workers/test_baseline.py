@@ -215,6 +215,17 @@ def test_a_process_that_a_job_left_is_told_of(
     assert "a job left a process that runs" in caplog.text
 
 
+@pytest.mark.parametrize(("state", "is_left"), [("S", True), ("Z", False)])
+def test_of_a_dead_process_in_the_group_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, state: str, is_left: bool
+) -> None:
+    """Where the first process of a container waits for none it stays there; nobody else can wait for it."""
+    stats = {os.getpid(): ["R", "1", str(os.getpid())], 7: [state, "1", str(os.getpid())]}
+    monkeypatch.setattr(left_processes, "_leads_others", lambda: True)
+    monkeypatch.setattr(left_processes, "all_stats", lambda: stats)
+    assert left_processes.are_left() is is_left
+
+
 def test_nor_is_one_overlooked_that_threading_does_not_know() -> None:
     end_thread_of_coroutines()
     baseline, runs, let_go = Baseline(), threading.Event(), threading.Event()
