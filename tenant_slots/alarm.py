@@ -28,28 +28,35 @@ def disarm() -> None:
         signal.alarm(0)
 
 
+def stop() -> None:
+    """Whoever has set one."""
+    if _can_ring():
+        signal.alarm(0)
+
+
 def time_limit(
-    seconds: float, error: type[BaseException], before: Callable[[], object] = lambda: None
+    seconds: float, error: type[BaseException], before: Callable[[], object] = lambda: None, again: float = 0
 ) -> AbstractContextManager[object]:
     """Raises `error` after `seconds`, at least 1, where a signal can do so.
 
     Args:
         before: called in the midst of whatever takes so long, before it is left.
+        again: seconds after which it is raised once more, and so on, where it may be lost; 0 for once.
     """
     if not _can_ring():
         return nullcontext()
-    return _Limit(max(1, seconds), error, before)
+    return _Limit(max(1, seconds), error, before, again)
 
 
 class _Limit(UnixSignalDeathPenalty):
-    def __init__(self, seconds: float, error: type[BaseException], before: Callable[[], object]) -> None:
+    def __init__(self, seconds: float, error: type[BaseException], before: Callable[[], object], again: float) -> None:
         super().__init__(seconds, error)  # type: ignore[no-untyped-call]
-        self._before = before
+        self._before, self._again = before, again
 
     def setup_death_penalty(self) -> None:
         """RQ's takes whole seconds: a third of those that a sweep has where leases are short."""
         signal.signal(signal.SIGALRM, self.handle_death_penalty)
-        signal.setitimer(signal.ITIMER_REAL, self._timeout)
+        signal.setitimer(signal.ITIMER_REAL, self._timeout, self._again)
 
     def handle_death_penalty(self, signum: int, frame: object) -> None:
         self._before()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
 import math
 import os
 import select
@@ -20,6 +19,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
+from tenant_slots import garbage
 from tenant_slots.conf import app_settings
 from tenant_slots.db import prepared, session_settings
 
@@ -189,7 +189,7 @@ def renew(connection: BaseDatabaseWrapper) -> None:
         connection.connection.close()  # for good, which a pool would give to somebody else
     connection.close()
     connection.connection = None
-    gc.collect()
+    garbage.collect()
     try:
         connection.connect()
     except Exception:  # of a receiver too; the state is forgotten, and whoever uses it next tries again

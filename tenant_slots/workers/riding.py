@@ -20,7 +20,7 @@ from rq.timeouts import JobTimeoutException
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from tenant_slots import dispatch, logs, parting, signals
+from tenant_slots import dispatch, garbage, logs, parting, signals
 from tenant_slots.db import leftovers
 from tenant_slots.db.leftovers import note_sessions, ways_of_all
 from tenant_slots.models import TenantJob
@@ -33,7 +33,6 @@ from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.running.supervised import RiddenRun
 from tenant_slots.tasks import attempts
 from tenant_slots.witness import Witness
-from tenant_slots.workers import garbage
 from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
 from tenant_slots.workers.inheritance import die_with
@@ -231,7 +230,8 @@ def _is_as_before(baseline: Baseline, job: TenantJob | None) -> bool:
     try:
         with garbage.in_time():  # until signals are put back, which is after what may take long
             baseline.let_go()
-        garbage.collect()
+        with in_same_loop():
+            garbage.collect_between_jobs()
         baseline.restore()  # what was collected may have changed something in its turn
     except Exception:
         logger.exception("what a job has changed cannot be put back", extra=logs.about(job))

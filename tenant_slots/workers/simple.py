@@ -17,13 +17,12 @@ from rq.queue import Queue
 from rq.utils import now
 from rq.worker import SimpleWorker
 
-from tenant_slots import dispatch, fair_order, logs
+from tenant_slots import dispatch, fair_order, garbage, logs
 from tenant_slots.db.leftovers import note_sessions, ways_of_all
 from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
 from tenant_slots.running.coroutines import in_same_loop
 from tenant_slots.running.run import WatchedRun
-from tenant_slots.workers import garbage
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.presence import Presence
 from tenant_slots.workers.sessions import (
@@ -96,7 +95,8 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
             with in_same_loop():
                 super().execute_job(job, queue)
         finally:
-            garbage.collect()
+            with in_same_loop():
+                garbage.collect_between_jobs()
             leave_transactions(ways)
             end_thread_of_coroutines()
             restore_sessions()  # which what is left is then recorded in, too

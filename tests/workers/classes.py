@@ -37,7 +37,7 @@ class ForgetfulWorker(TenantPreforkWorker):
         super().__init__(*args, **kwargs)
         Baseline.restore = Baseline.let_go = lambda _: None  # type: ignore[method-assign]
         riding.leave_transactions = riding._make_ready = lambda *_: None
-        riding.garbage = SimpleNamespace(collect=lambda: None, in_time=nullcontext)  # type: ignore[assignment]
+        riding.garbage = SimpleNamespace(collect_between_jobs=lambda: None, in_time=nullcontext)  # type: ignore[assignment]
 
 
 class CarelessWorker(ForgetfulWorker):

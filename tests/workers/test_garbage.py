@@ -17,9 +17,9 @@ import pytest
 from django.db import connection, transaction
 from rq.worker import BaseWorker
 
-from tenant_slots import tenant_job
+from tenant_slots import garbage, tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, garbage
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests.factories import burst, tenant_queue
 
 pytestmark = [
@@ -100,7 +100,7 @@ def test_a_cursor_that_a_job_left_is_closed_in_no_transaction_of_the_next_one(
 def test_control_it_is_where_nothing_is_collected_in_between(
     worker_class: type[BaseWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "collect", lambda: None)
+    monkeypatch.setattr(garbage, "collect_between_jobs", lambda: None)
     assert state_after(worker_class, FIRST["leaves garbage"]) == State.FAILED
 
 
@@ -202,7 +202,7 @@ def test_the_error_of_a_job_holds_nothing_once_it_has_been_dealt_with(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though nobody collects anything: it is no part of a circle, as of a frame of ours that its traceback holds."""
-    monkeypatch.setattr(garbage, "collect", lambda: None)
+    monkeypatch.setattr(garbage, "collect_between_jobs", lambda: None)
     fail_with_something.enqueue("acme", kind)
     job = is_something_held.enqueue("acme")
     burst(TenantPreforkWorker)
@@ -244,12 +244,19 @@ def never_end() -> Iterator[int]:
         time.sleep(600)
 
 
+def never_end_block() -> Iterator[int]:
+    with transaction.atomic():
+        yield from never_end()
+
+
 @tenant_job("imports", tenant="tenant")
-def leave_what_never_ends(tenant: str) -> int:
-    going = never_end()
-    next(going)
-    left: list[object] = [going]
-    left.append(left)
+def leave_what_never_ends(tenant: str, in_block: bool) -> int:
+    """Several: Python goes on with the next one when one is interrupted."""
+    for _ in range(3):
+        going = never_end_block() if in_block else never_end()
+        next(going)
+        left: list[object] = [going]
+        left.append(left)
     return os.getpid()
 
 
@@ -276,11 +283,16 @@ def test_nor_does_a_loop_that_takes_long_to_close_hold_its_slot_for_longer(monke
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("worker_class", CLASSES)
+@pytest.mark.parametrize(
+    ("worker_class", "in_block"),
+    [(TenantPreforkWorker, False), (TenantSimpleWorker, False), *((kind, True) for kind in (*CLASSES, TenantWorker))],
+)
 def test_what_does_not_come_to_its_end_is_left_after_a_while(
-    worker_class: type[BaseWorker], monkeypatch: pytest.MonkeyPatch
+    worker_class: type[BaseWorker], in_block: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(garbage, "SECONDS_TO_END", 1)
-    job, after = leave_what_never_ends.enqueue("acme"), write.enqueue("other")
+    job, after = leave_what_never_ends.enqueue("acme", in_block), write.enqueue("other")
+    began = time.monotonic()
     burst(worker_class)
+    assert time.monotonic() - began < 300, "it was waited for"
     assert [TenantJob.objects.get(pk=one.pk).state for one in (job, after)] == [State.FINISHED] * 2

@@ -8,17 +8,16 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import django_rq
 import pytest
 from django.db import transaction
 from rq.worker import BaseWorker
 
-from tenant_slots import tenant_job
+from tenant_slots import garbage, tenant_job
 from tenant_slots.db import sessions
 from tenant_slots.models import TenantJob, TenantQueue
-from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker, garbage
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tenant_slots.workers import sessions as sessions_of_workers
 from tests.factories import burst, counters_match
 
@@ -78,8 +77,7 @@ def _collected_when_told() -> Iterator[None]:
 
 @pytest.fixture
 def _nobody_minds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "gc", SimpleNamespace(collect=lambda: None))
-    monkeypatch.setattr(garbage, "collect", lambda: None)
+    monkeypatch.setattr(garbage, "_collect", lambda: None)
     monkeypatch.setattr(sessions_of_workers, "take_left_block", lambda: False)
 
 

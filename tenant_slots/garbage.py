@@ -10,15 +10,18 @@ from __future__ import annotations
 import contextvars
 import gc
 import time
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from rq.timeouts import BaseTimeoutException
 
-from tenant_slots.alarm import time_limit
-from tenant_slots.running.coroutines import in_same_loop
+from tenant_slots import alarm
 
 SECONDS_TO_END = 5
 """For what is let go of or collected: a generator may wait in its last block, and an event loop as it is closed."""
+
+SECONDS_EACH = 0.1
+"""For each one after that."""
 
 LONG = 0.001
 """Seconds of processor time: the collector has looked at ten thousands of objects that stay."""
@@ -28,19 +31,33 @@ class LeftoversTimeout(BaseTimeoutException):
     """What a job has left does not come to its end."""
 
 
-def in_time() -> AbstractContextManager[object]:
-    """Raises LeftoversTimeout in the block when that takes too long."""
-    return time_limit(SECONDS_TO_END, LeftoversTimeout)
+@contextmanager
+def in_time() -> Iterator[None]:
+    """Raises LeftoversTimeout in the block when that takes too long.
+
+    Time and again: it ends the one that is collected just then, and Python goes on with the next one.
+    """
+    try:
+        with alarm.time_limit(SECONDS_TO_END, LeftoversTimeout, again=SECONDS_EACH):
+            yield
+    finally:
+        alarm.stop()  # where it rang just as the block was left, it would ring again
 
 
 def collect() -> None:
-    """End what the job that has just ended has left, before its sessions are put back, and in nobody's context.
+    """End what nobody holds any more, in nobody's context."""
+    with suppress(LeftoversTimeout), in_time():
+        _collect()
+
+
+def collect_between_jobs() -> None:
+    """The same for what the job that has just ended has left, before its sessions are put back.
 
     What stays is put aside when there is much of it, such as the modules that the first job has loaded, or a cache: to
     look at it after each job would take longer than most jobs. It is not done each time, because what is put aside is
     not collected any more, once nobody holds it.
     """
-    with in_same_loop(), suppress(LeftoversTimeout), in_time():
+    with suppress(LeftoversTimeout), in_time():
         if _seconds_to_collect() > LONG and _seconds_to_collect() > LONG:  # the second time there is nothing to end
             gc.freeze()
 
@@ -48,5 +65,9 @@ def collect() -> None:
 def _seconds_to_collect() -> float:
     """Of processor time."""
     began = time.thread_time()
-    contextvars.copy_context().run(gc.collect)
+    _collect()
     return time.thread_time() - began
+
+
+def _collect() -> None:
+    contextvars.copy_context().run(gc.collect)
