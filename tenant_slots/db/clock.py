@@ -33,8 +33,26 @@ SECONDS_SINCE_1970 = {
 """SQLite's clock has milliseconds. Its days as a float lose some microseconds of that, in either direction."""
 
 
+class InUTC(DateTimeField):  # type: ignore[type-arg]  # it takes none when it runs
+    """A time that is read in UTC, whatever ``DATABASES`` says of the session's zone.
+
+    Between two times of the same zone Python computes by what its clocks show: where these are changed it is off by
+    an hour.
+    """
+
+    def get_db_converters(self, connection: Any) -> Any:
+        """None where they are read so anyway: a page reads thousands of times."""
+        return [*super().get_db_converters(connection), *([] if connection.timezone is UTC else [_in_utc])]
+
+
+def _in_utc(value: datetime | None, expression: object, connection: object) -> datetime | None:
+    return value if value is None or value.tzinfo is None else value.astimezone(UTC)
+
+
 class DatabaseNow(Now):
     """The database's clock at this moment; ``Now`` is the start of the transaction on PostgreSQL."""
+
+    output_field = InUTC()
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
         return self.as_sql(compiler, connection, template="CLOCK_TIMESTAMP()", **context)

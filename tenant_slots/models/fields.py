@@ -15,13 +15,13 @@ from django.db.models.expressions import Col
 from django.db.models.fields.related_descriptors import ForwardManyToOneDescriptor
 
 from tenant_slots.conf import app_settings
-from tenant_slots.db.clock import is_a_time, within_calendar
+from tenant_slots.db.clock import InUTC, is_a_time, within_calendar
 from tenant_slots.exact_json import ExactEncoder
 from tenant_slots.exceptions import InvalidTime
 from tenant_slots.validation import EARLIEST, LATEST, is_in_calendar
 
 
-class Moment(models.DateTimeField):  # type: ignore[type-arg]  # it takes none when it runs
+class Moment(InUTC):
     """A time that every time zone can express.
 
     PostgreSQL keeps times that Python has no number for, and psycopg then loads none of the rows that a query finds.
@@ -42,7 +42,7 @@ class Moment(models.DateTimeField):  # type: ignore[type-arg]  # it takes none w
 
     def get_db_converters(self, connection: Any) -> Any:
         """None where `select_format` has done it: a page reads thousands of times."""
-        return [*super().get_db_converters(connection), *([] if connection.vendor == "postgresql" else [_in_calendar])]
+        return [*([] if connection.vendor == "postgresql" else [_in_calendar]), *super().get_db_converters(connection)]
 
     def get_prep_value(self, value: Any) -> Any:
         """In UTC: PostgreSQL reads no offset of 16 hours or more."""
