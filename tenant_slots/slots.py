@@ -132,13 +132,13 @@ def start(job: TenantJob, owner: Owner) -> bool:
     rules = impatient(app_settings.DATABASE, LOCK_SECONDS)
     values = {"pk": job.pk, "attempt": job.attempt, **owner.as_fields()}
     if job.is_reservation:
-        started = bool(START.update(rules, **values))
+        started = START.rows(rules, **values)
     else:
         place = {"tenant_queue": job.tenant_queue_id, "rq_queue": job.rq_queue, "priority": job.priority}
-        started = bool(START_IF_DUE.update(rules, **values, **place))
-    if started:
-        job.token = owner.token
-    return started
+        started = START_IF_DUE.rows(rules, **values, **place)
+    for row in started:
+        job.token, job.started_at, job.expires_at = owner.token, row.started_at, row.expires_at
+    return bool(started)
 
 
 def beat(job_id: int, token: int, horse: int = 0) -> bool:

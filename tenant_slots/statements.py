@@ -159,7 +159,15 @@ _STARTED = {
 }
 """No index is written where the digest stays as it is, nor more of the log. What has begun before expires no more."""
 
-START = Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state=State.QUEUED), _STARTED, prepared=True)
+BY_START = ("started_at", "expires_at")
+"""What the row has by then that it had not before."""
+
+START = Statement(
+    lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT, state=State.QUEUED),
+    _STARTED,
+    returning=BY_START,
+    prepared=True,
+)
 
 TENANT_QUEUE = Parameter("tenant_queue", IntegerField())
 PRIORITY = Parameter("priority", IntegerField())
@@ -189,6 +197,7 @@ def _held_by_its_key() -> Any:
 START_IF_DUE = Statement(
     lambda: TenantJob.objects.filter(_due(), pk=PK, attempt=ATTEMPT, state=State.QUEUED),
     _STARTED,
+    returning=BY_START,
 )
 """Of a job that may have waited for a worker since its admission: what was changed since then counts.
 

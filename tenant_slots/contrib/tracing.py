@@ -53,7 +53,7 @@ def is_run(job: TenantJob) -> bool:
 
 
 def attributes_of(job: TenantJob) -> dict[str, Any]:
-    """As the log has them, with the seconds from when it could start to now; without what is not known."""
+    """As the log has them, with the seconds from when it could start to its start; without what is not known."""
     known = {**fields_of(job), "wait": None if job._state.adding else _wait(job)}
     return {name: value for name, value in known.items() if value is not None}
 
@@ -61,4 +61,4 @@ def attributes_of(job: TenantJob) -> dict[str, Any]:
 def _wait(job: TenantJob) -> float:
     """Of a stored one: a plain RQ job without a tenant has no row, and so no times."""
     ready: datetime = max(job.enqueued_at, job.run_after or job.enqueued_at)
-    return max(0.0, (timezone.now() - ready).total_seconds())
+    return max(0.0, ((job.started_at or timezone.now()) - ready).total_seconds())

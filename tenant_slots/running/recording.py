@@ -24,7 +24,7 @@ from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
 from tenant_slots.owners import Owner, this_process
 from tenant_slots.refusals import is_of_one, is_outage, is_refusal
 from tenant_slots.releases import Release
-from tenant_slots.statements import JOB, NEXT
+from tenant_slots.statements import BY_START, JOB, NEXT
 from tenant_slots.validation import storable
 
 T = TypeVar("T")
@@ -195,6 +195,7 @@ def _starting(job: TenantJob, owner: Owner) -> Callable[[], bool]:
         tries += 1
         if tries > 1 and slots.is_running(job.pk, owner.token):
             job.token = owner.token
+            job.refresh_from_db(fields=BY_START)
             return True
         try:
             return slots.start(job, owner)

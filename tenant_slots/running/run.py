@@ -131,8 +131,6 @@ class Run:
             self.fail_refused(job, error)
             return False
         if has_started:
-            if job.started_at is not None:
-                job.expires_at = None  # as its row has it now, which was read before
             return True
         if job.state == State.QUEUED and not self.is_kept_out:
             recording.put_back(job, self._on_outage)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils import timezone
-
+from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob
 from tenant_slots.models.shapes import MOST_RUNS_NUMBERED
 
@@ -78,13 +77,11 @@ def noted(job: TenantJob, error: str | None, text: str, worker: str, seconds: fl
         error: the dotted path of the class of what was raised, or `NO_ERROR`.
         text: its traceback, or what happened.
         worker: who ran it; the process that did may have read the job before it was marked as running.
-        seconds: for which it has run; None if only its row knows when it started.
+        seconds: for which it has run, since `job` was marked as running; None if only its row knows when it started.
     """
-    ended = timezone.now()
-    if seconds is None:
-        started = job.started_at if job.state == State.RUNNING else None  # or it is the start of the run before
-    else:
-        started = ended - timedelta(seconds=seconds)
+    is_of_this_run = seconds is not None or job.state == State.RUNNING  # or it is the start of the run before
+    started = job.started_at if is_of_this_run else None
+    ended = clock.now() if seconds is None or started is None else started + timedelta(seconds=seconds)
     kept = ended_runs(job)
     run = {
         "number": min(kept[-1]["number"] + 1, MOST_RUNS_NUMBERED) if kept else 1,

@@ -9,6 +9,7 @@ call.
 from __future__ import annotations
 
 import sys
+import time
 from collections import defaultdict
 from contextlib import suppress
 from datetime import timedelta
@@ -32,6 +33,11 @@ SAMPLES = "tenant_slots.testing.sample_tasks"
 
 SHORT = timedelta(seconds=1)
 """By which times may differ: some backends keep whole seconds, or ask the clock twice."""
+
+SECONDS_TO_RUN = 30
+"""For a call whose time comes in a second: what looks for such calls may do so now and then."""
+
+SECONDS_BETWEEN_RUNS = 0.2
 
 
 class TaskBackendTests(Base):
@@ -124,6 +130,11 @@ class TaskBackendTests(Base):
         self.run_tasks()
         self.assertEqual(self.tasks.noted, [1])
 
+    def test_a_call_runs_after_one_that_fails(self) -> None:
+        self.prepared(self.tasks.fail).enqueue("no such feed")
+        self.ended(self.tasks.note, 1)
+        self.assertEqual(self.tasks.noted, [1])
+
     def test_a_call_keeps_to_its_queue(self) -> None:
         """Where the backend has another one, whose calls `run_tasks` runs too."""
         for queue in sorted(self.backend.queues - {DEFAULT_TASK_QUEUE_NAME})[:1]:
@@ -138,9 +149,9 @@ class TaskBackendTests(Base):
         self.assertEqual(self.ended(self.tasks.echo_async, 1).return_value, {"args": [1], "kwargs": {}})
 
     def test_a_call_from_asynchronous_code(self) -> None:
-        result = async_to_sync(self.prepared(self.tasks.echo).aenqueue)(1)
+        result = async_to_sync(self.prepared(self.tasks.echo).aenqueue)(1, two="2")
         self.run_tasks()
-        self.assertEqual(self.after_run(result).return_value, {"args": [1], "kwargs": {}})
+        self.assertEqual(self.after_run(result).return_value, {"args": [1], "kwargs": {"two": "2"}})
 
     def test_an_error_is_kept_with_its_class_and_its_traceback(self) -> None:
         for failing, args, kind, text in (
@@ -211,6 +222,17 @@ class TaskBackendTests(Base):
         self.assertEqual((result.status, result.attempts), (TaskResultStatus.READY, 0))
         self.assertAlmostEqual(result.task.run_after, later, delta=SHORT)
 
+    def test_a_call_runs_when_its_time_has_come(self) -> None:
+        if not self.backend.supports_defer:
+            return
+        soon, latest = timezone.now() + SHORT, time.monotonic() + SECONDS_TO_RUN
+        result = self.prepared(self.tasks.note.using(run_after=soon)).enqueue(1)
+        while not self.tasks.noted and time.monotonic() < latest:
+            time.sleep(SECONDS_BETWEEN_RUNS)
+            self.run_tasks()
+        self.assertEqual(self.tasks.noted, [1])
+        self.assertGreaterEqual(self.after_run(result).started_at, soon - SHORT)
+
     def test_a_higher_priority_goes_first(self) -> None:
         if not self.backend.supports_priority:
             with self.assertRefused():
@@ -247,20 +269,35 @@ class TaskBackendTests(Base):
         for signal, receiver in heard:
             signal.connect(receiver)
         try:
-            result = self.ended(self.tasks.echo, 1)
+            results = [(self.ended(self.tasks.echo, 1), "SUCCESSFUL"), (self.ended(self.tasks.fail, "no"), "FAILED")]
         finally:
             for signal, receiver in heard:
                 signal.disconnect(receiver)
-        own = told[result.id]  # others may be of calls that were left where no rollback reaches them
-        self.assertEqual([name for name, _ in own], ["enqueued", "started", "finished"])
-        self.assertEqual([status for _, status in own][1:], ["RUNNING", "SUCCESSFUL"])
+        for result, status in results:
+            own = told[result.id]  # others may be of calls that were left where no rollback reaches them
+            self.assertEqual([name for name, _ in own], ["enqueued", "started", "finished"])
+            self.assertEqual([told_as for _, told_as in own][1:], ["RUNNING", status])
 
     def test_a_call_from_a_transaction_runs(self) -> None:
         with transaction.atomic():
-            result = self.prepared(self.tasks.note).enqueue(2)
+            result = self.prepared(self.tasks.note).enqueue(1)
+            with transaction.atomic():
+                inner = self.prepared(self.tasks.note).enqueue(2)
         self.run_tasks()
-        self.assertEqual(self.tasks.noted, [2])
-        self.assertEqual(self.after_run(result).status, TaskResultStatus.SUCCESSFUL)
+        self.assertEqual(sorted(self.tasks.noted), [1, 2])
+        for one in (result, inner):
+            self.assertEqual(self.after_run(one).status, TaskResultStatus.SUCCESSFUL)
+
+    def test_a_rollback_to_a_savepoint_leaves_the_calls_before_it(self) -> None:
+        if not self.is_transactional or self.runs_at_once:
+            return
+        with transaction.atomic():
+            self.prepared(self.tasks.note).enqueue(1)
+            with transaction.atomic():
+                self.prepared(self.tasks.note).enqueue(2)
+                transaction.set_rollback(True)
+        self.run_tasks()
+        self.assertEqual(self.tasks.noted, [1])
 
     def test_a_rollback_leaves_no_call(self) -> None:
         gone = imported("exceptions", "TaskResultDoesNotExist")

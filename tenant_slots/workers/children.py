@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from tenant_slots.workers import output
 from tenant_slots.workers.inheritance import die_with
 
 logger = logging.getLogger("tenant_slots")
@@ -34,6 +35,7 @@ class Child:
         self._descriptor: int | None = None
         """Tells when the child ends; None where the system has none to give."""
         parent = os.getpid()
+        output.flush()
         self.pid = os.fork()
         if not self.pid:
             _live(function, parent)
@@ -124,6 +126,7 @@ def _live(function: Callable[[], object], parent: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         function()
+        output.flush()
         status = 0
     except BaseException:
         logger.exception("process %s, which did something aside for a worker, failed", os.getpid())

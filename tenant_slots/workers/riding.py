@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +34,7 @@ from tenant_slots.running.run import Run, WatchedRun
 from tenant_slots.running.supervised import RiddenRun
 from tenant_slots.tasks import attempts
 from tenant_slots.witness import Witness
+from tenant_slots.workers import output
 from tenant_slots.workers.baseline import Baseline
 from tenant_slots.workers.horses import Order, Reins, Report, RQEnd, Tell
 from tenant_slots.workers.inheritance import die_with
@@ -80,6 +82,7 @@ class RidingWorker(BaseWorker):
                 ended = contextvars.copy_context().run(self._obey, order)
             if os.getpid() != process:
                 return  # a child that a job has forked, and that fell through to here
+            output.flush()
             job = order.job if isinstance(order, Order) else None
             may_go_on = jobs < self.jobs_per_horse and not self._timed_out
             is_fit = may_go_on and baseline is not None and _is_as_before(baseline, job)
@@ -119,13 +122,18 @@ class RidingWorker(BaseWorker):
         job = self.job_class(order.rq_id, connection=self.connection)
         vars(job).update(order.rq_fields or {}, serializer=self.serializer)  # which it need not find to be one again
         self._run_of(order).hand_to(job)
-        job.started_at = now()
+        job.worker_name, job.started_at, failure = self.name, now(), None
+        job.last_heartbeat = job.started_at
         try:
             timeout = job.timeout or self.queue_class.DEFAULT_TIMEOUT
             with self.death_penalty_class(timeout, JobTimeoutException, job_id=job.id):
                 result = _performed(job)
-        except BaseException:
+        except BaseException as error:
+            failure = error
             self._hand_to_handlers(job, ours, *sys.exc_info())
+        if failure is not None:
+            with suppress(garbage.LeftoversTimeout), garbage.in_time():
+                failure = None  # with what its frames hold, which ends now
             return RQEnd(job.started_at.timestamp(), time.time(), failure_text(str(ours.uuid)))
         kept = b"" if result is None else self._serialized(result, ours)
         return RQEnd(job.started_at.timestamp(), time.time(), None, kept)

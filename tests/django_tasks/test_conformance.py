@@ -6,6 +6,8 @@ import itertools
 import sys
 import unittest
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -13,10 +15,13 @@ import django_rq
 import pytest
 from django.db import transaction
 from django.test import TransactionTestCase, override_settings
+from django.utils import timezone
 
 from tenant_slots.django_tasks.api import InvalidTask, TaskResultStatus, task_enqueued
 from tenant_slots.django_tasks.task import with_values
+from tenant_slots.models import TenantJob
 from tenant_slots.tasks_backend import TenantSlotsBackend
+from tenant_slots.testing import task_backends
 from tenant_slots.testing.task_backends import SAMPLES, TaskBackendTests
 from tenant_slots.workers import TenantSimpleWorker
 
@@ -160,6 +165,39 @@ class LosesThoseOfTransactions(WithTheCommit):
         return super().enqueue(task, args, kwargs)
 
 
+class LosesLaterCalls(TenantSlotsBackend):
+    """Once it has been given one that fails, or one of another time."""
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        later = timezone.now() + timedelta(days=1)
+        is_lost = task.run_after is not None or TenantJob.objects.filter(task__endswith=".fail").exists()
+        return super().enqueue(with_values(task, {"run_after": later}) if is_lost else task, args, kwargs)
+
+
+class LosesThoseOfSavepoints(TenantSlotsBackend):
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        if transaction.get_connection().savepoint_ids:
+            return Named(id=str(uuid4()))
+        return super().enqueue(task, args, kwargs)
+
+
+class KeepsThoseOfSavepoints(TenantSlotsBackend):
+    """It goes by the transaction alone."""
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        connection = transaction.get_connection()
+        if not connection.in_atomic_block:
+            return super().enqueue(task, args, kwargs)
+        enqueue = partial(super().enqueue, task, args, kwargs)
+        connection.run_on_commit.append((set(), enqueue, False))
+        return Named(id=str(uuid4()))
+
+
+class WithoutKeywords(TenantSlotsBackend):
+    async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        return await super().aenqueue(task, args, {})
+
+
 class Forgetful(TenantSlotsBackend):
     def get_result(self, result_id: str) -> Any:
         result = super().get_result(result_id)
@@ -186,13 +224,21 @@ class Controlled(OnAWorker, TransactionTestCase):
         ("OutOfOrder", "test_a_higher_priority_goes_first"),
         ("TakesCoroutines", "test_coroutines"),
         ("LosesThoseOfTransactions", "test_a_call_from_a_transaction_runs"),
+        ("LosesThoseOfSavepoints", "test_a_call_from_a_transaction_runs"),
+        ("KeepsThoseOfSavepoints", "test_a_rollback_to_a_savepoint_leaves_the_calls_before_it"),
+        ("LosesLaterCalls", "test_a_call_runs_after_one_that_fails"),
+        ("LosesLaterCalls", "test_a_call_runs_when_its_time_has_come"),
+        ("WithoutKeywords", "test_a_call_from_asynchronous_code"),
         ("OneQueue", "test_a_call_keeps_to_its_queue"),
         ("RunsTwice", "test_a_call_runs_once"),
         ("TellsTwice", "test_signals_tell_of_a_call"),
     ],
 )
 @pytest.mark.django_db(transaction=True)
-def test_control_a_backend_that_does_not_do_as_it_says_is_found_out(backend: str, test: str, no_workers: None) -> None:
+def test_control_a_backend_that_does_not_do_as_it_says_is_found_out(
+    backend: str, test: str, no_workers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_backends, "SECONDS_TO_RUN", 2)
     with override_settings(TASKS=broken(backend)):
         outcome = outcome_of(Controlled(test))
     assert len(outcome.failures) == 1, outcome.errors

@@ -31,7 +31,9 @@ def cancel_as_it_was(job: TenantJob) -> bool:
     return False
 
 
-START_ANYWAY = Statement(lambda: TenantJob.objects.filter(pk=statements.PK), statements._STARTED)
+START_ANYWAY = Statement(
+    lambda: TenantJob.objects.filter(pk=statements.PK), statements._STARTED, returning=statements.BY_START
+)
 """Whatever has become of the job since it was admitted."""
 
 

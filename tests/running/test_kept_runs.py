@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import django_rq
 import pytest
+from django.utils import timezone
 from rq import Retry
+from rq.worker import BaseWorker
 
 from tenant_slots import TenantBusy, slots, tenant_job
+from tenant_slots.db import clock
 from tenant_slots.models import State, TenantJob
 from tenant_slots.repair import lost_runs
 from tenant_slots.tasks import attempts
 from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
 from tests import jobs
-from tests.factories import dead_process, fresh, owner, running_job, tenant_queue, work
+from tests.factories import burst, dead_process, fresh, owner, running_job, tenant_queue, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -56,6 +59,20 @@ def test_each_run_that_failed_with_its_times_and_its_worker() -> None:
     times = [attempts.time_of(run, name) for run in (first, second) for name in ("started", "ended")]
     assert times == sorted(times, key=lambda time: time or datetime.min)
     assert first["worker"] == second["worker"] == job.worker != ""
+
+
+@pytest.mark.parametrize("worker_class", [TenantSimpleWorker, TenantPreforkWorker, TenantWorker])
+def test_its_times_are_the_databases_whatever_the_workers_clock_says(
+    worker_class: type[BaseWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timezone, "now", lambda: datetime.now(UTC) + timedelta(hours=1))
+    job = ends_as.enqueue("acme", ["error", "fine"])
+    burst(worker_class)
+    ((run,), now) = attempts.ended_runs(fresh(job)), clock.now()
+    started, ended = attempts.time_of(run, "started"), attempts.time_of(run, "ended")
+    assert started
+    assert ended
+    assert job.enqueued_at <= started <= ended <= now
 
 
 @pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -28,6 +29,14 @@ class WrappingJob(Job):
 
     def perform(self) -> Any:
         return ["wrapped", super().perform()]
+
+
+class TalkativeWorker(TenantWorker):
+    """It prints something for each job, which is not seen until its output is flushed."""
+
+    def execute_job(self, *args: Any, **kwargs: Any) -> None:
+        sys.stdout.write("words of the worker\n")
+        super().execute_job(*args, **kwargs)
 
 
 class ForgetfulWorker(TenantPreforkWorker):

@@ -54,6 +54,11 @@ def too_slow(tenant: str) -> None:
 
 
 @tenant_job("imports", tenant="tenant")
+def say(tenant: str, text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+@tenant_job("imports", tenant="tenant")
 def leave_process(tenant: str, command: list[str]) -> int:
     """The one that it has started itself, or that this tells of."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

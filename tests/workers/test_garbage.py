@@ -260,6 +260,14 @@ def leave_what_never_ends(tenant: str, in_block: bool) -> int:
     return os.getpid()
 
 
+@tenant_job("imports", tenant="tenant")
+def fail_beside_what_never_ends(tenant: str) -> None:
+    """The error holds this frame, and that holds these."""
+    first, second = never_end(), never_end()
+    next(first), next(second)
+    raise ValueError(tenant)
+
+
 class Lasting(asyncio.SelectorEventLoop):
     def close(self) -> None:
         try:
@@ -280,6 +288,20 @@ def test_nor_does_a_loop_that_takes_long_to_close_hold_its_slot_for_longer(monke
     burst(TenantPreforkWorker)
     assert [TenantJob.objects.get(pk=one.pk).state for one in (job, after)] == [State.FINISHED] * 2
     assert time.monotonic() - began < 300, "it was waited for"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker])
+def test_nor_is_what_a_failed_job_held_waited_for(
+    worker_class: type[BaseWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "SECONDS_TO_END", 1)
+    job, after = fail_beside_what_never_ends.enqueue("acme"), write.enqueue("other")
+    began = time.monotonic()
+    burst(worker_class)
+    assert time.monotonic() - began < 180, "it was waited for"
+    states = [TenantJob.objects.get(pk=one.pk).state for one in (job, after)]
+    assert states == [State.FAILED, State.FINISHED]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

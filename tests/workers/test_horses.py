@@ -31,7 +31,7 @@ from tests.factories import counters_match, fresh
 from tests.faults.observer import is_gone
 from tests.history import History
 from tests.jobs import wait_for_file
-from tests.processes import ROOT, Workers, environment, is_announced, wait_until
+from tests.processes import MANAGE, ROOT, Workers, environment, is_announced, wait_until
 from tests.workers import jobs
 
 PREFORK = "tenant_slots.workers.TenantPreforkWorker"
@@ -123,6 +123,30 @@ def test_a_horse_whose_job_has_died_takes_nothing_along_but_that_job(workers: Wo
     assert before != again == after == later
     assert (fresh(dies).state, dies.attempt, dies.crashes) == (State.FINISHED, 2, 1)
     assert counters_match()
+
+
+@pytest.mark.usefixtures("workers")
+@pytest.mark.parametrize("worker_class", [PREFORK, FORKING])
+def test_what_jobs_print_is_seen(worker_class: str) -> None:
+    for text in ("first words", "second words"):
+        jobs.say.enqueue("acme", text)
+    said = [line for line in printed_by(worker_class) if line.endswith(" words")]
+    assert said == ["first words", "second words"]
+
+
+@pytest.mark.usefixtures("workers")
+def test_what_their_worker_has_printed_is_seen_once() -> None:
+    """And not once more for each process that it has forked."""
+    enqueue(2)
+    assert printed_by("tests.workers.classes.TalkativeWorker").count("words of the worker") == 2
+
+
+def printed_by(worker_class: str) -> list[str]:
+    """Lines. Where the output is no terminal Python keeps it back."""
+    command = [*MANAGE, "rqworker", "imports", "--burst"]
+    variables = {**environment(worker_class), "PYTHONUNBUFFERED": ""}
+    ended = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+    return ended.stdout.splitlines()
 
 
 @pytest.mark.parametrize("command", [["sleep", "60"], ["sh", "-c", "sleep 60 & echo $!"]])
