@@ -138,6 +138,8 @@ def _waits(job: TenantJob, waits: reasons.Waits) -> Iterable[str]:
                 yield _at_key_limit(job, waits)
             case Reason.RATE:
                 yield _rate_used_up(waits)
+            case Reason.LOCKED:
+                yield _locked(waits)
             case Reason.WORKER:
                 yield from _waits_for_worker(waits)
             case Reason.JOBS_BEFORE_IT:
@@ -230,6 +232,15 @@ def _rate_used_up(waits: reasons.Waits) -> str:
     text = gettext("The rate of %(rate)s is used up: the next job may start at %(time)s.")
     next_at = waits.bucket.next_at if waits.bucket else None
     return text % {"rate": waits.row.rate, "time": second(next_at or waits.seen_at)}
+
+
+def _locked(waits: reasons.Waits) -> str:
+    text = gettext(
+        "Another transaction keeps its tenant queue locked, which began %(time)s ago in PostgreSQL's process "
+        "%(process)d: no job starts until it ends."
+    )
+    lock = waits.lock
+    return text % {"time": duration(lock.seconds), "process": lock.process} if lock else ""
 
 
 def _waits_for_worker(waits: reasons.Waits) -> Iterable[str]:

@@ -17,6 +17,7 @@ from tenant_slots.stats.dependencies import Named, named, waited_for
 from tenant_slots.stats.held import NOBODY, held
 from tenant_slots.stats.pace import Pace, pace_of
 from tenant_slots.stats.positions import position_in_backlog
+from tenant_slots.stats.row_locks import RowLock, lock_of
 
 MOST_NAMED = 5
 """Jobs that are named of those that hold the slots."""
@@ -35,6 +36,8 @@ class Reason(StrEnum):
     """Jobs with its concurrency key hold as many slots as one key may."""
     RATE = "rate"
     """As many jobs have started lately as the rate allows."""
+    LOCKED = "locked"
+    """None of these, but another transaction keeps its tenant queue."""
     WORKER = "worker"
     """None of these: it starts when a worker is free and its tenant's turn has come."""
     JOBS_BEFORE_IT = "jobs_before_it"
@@ -125,6 +128,8 @@ class Waits:
     """The database's clock at the look at the bucket."""
     rests_for: float
     """Seconds for which no job starts, while that is a reason."""
+    lock: RowLock | None
+    """What keeps the tenant queue, while that is a reason."""
     pace: Pace | None
     """None while no job may start at all, and when there is nothing to tell it by."""
     least_position: int
@@ -132,7 +137,7 @@ class Waits:
 
     @property
     def may_start(self) -> bool:
-        return not {Reason.PAUSED, Reason.LIMIT_OF_ZERO} & {*self.reasons}
+        return not {Reason.PAUSED, Reason.LIMIT_OF_ZERO, Reason.LOCKED} & {*self.reasons}
 
     @property
     def seconds_to_start(self) -> tuple[float, float] | None:
@@ -221,6 +226,8 @@ def _waits(job: TenantJob, position: int, most_named: int, now: datetime) -> Wai
     bucket = rates.bucket(row, now) if may_start else None
     rests_for = rests.seconds_left(row, now)
     reasons = tuple(_reasons(job, bucket, rests_for))
+    lock = None if reasons else lock_of(row)
+    reasons = reasons or (_otherwise(job, lock),)
     by_slots = {Reason.AT_LIMIT, Reason.KEY_LIMIT} & {*reasons}
     holders = held(job, most_named) if by_slots and most_named else NOBODY
     return Waits(
@@ -234,6 +241,7 @@ def _waits(job: TenantJob, position: int, most_named: int, now: datetime) -> Wai
         bucket=bucket,
         seen_at=now,
         rests_for=rests_for,
+        lock=lock,
         pace=_pace(job, now) if may_start else None,
         least_position=_least_position(job, position, reasons) if may_start else position,
     )
@@ -263,7 +271,13 @@ def _reasons(job: TenantJob, bucket: rates.Bucket | None, rests_for: float) -> l
         Reason.KEY_LIMIT: concurrency_keys.is_passed_over(job),
         Reason.RATE: bucket is not None and not bucket.tokens,
     }
-    return _those_of(found) or [Reason.JOBS_BEFORE_IT if job.is_reservation else Reason.WORKER]
+    return _those_of(found)
+
+
+def _otherwise(job: TenantJob, lock: RowLock | None) -> Reason:
+    if lock is not None:
+        return Reason.LOCKED
+    return Reason.JOBS_BEFORE_IT if job.is_reservation else Reason.WORKER
 
 
 def _needs_worker(job: TenantJob, now: datetime) -> NeedsWorker:

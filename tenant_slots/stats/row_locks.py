@@ -1,0 +1,43 @@
+"""Who keeps a tenant queue's row locked, as PostgreSQL tells it: to find out nobody has to wait, or to lock the row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import connections
+
+from tenant_slots.conf import app_settings
+from tenant_slots.models import TenantQueue
+
+LONG = 2
+"""Seconds of a transaction; ours take milliseconds."""
+
+HOLDER = """
+SELECT holder.pid, EXTRACT(EPOCH FROM CLOCK_TIMESTAMP() - holder.xact_start)
+FROM {table} AS held JOIN pg_stat_activity AS holder ON holder.backend_xid = held.xmax
+WHERE held.id = %s AND holder.xact_start < CLOCK_TIMESTAMP() - MAKE_INTERVAL(secs => %s)
+"""
+"""A row has the number of the transaction that changes or locks it. That of several that share a lock is no number of
+one, and of other users' sessions PostgreSQL tells nothing to who may not see them.
+"""
+
+
+@dataclass(frozen=True)
+class RowLock:
+    """A transaction keeps the row."""
+
+    process: int
+    """PostgreSQL's number of the session's process."""
+    seconds: float
+    """Since the transaction began."""
+
+
+def lock_of(row: TenantQueue) -> RowLock | None:
+    """None where no transaction is known to have kept it for long. One query."""
+    connection = connections[app_settings.DATABASE]
+    if connection.vendor != "postgresql":
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute(HOLDER.format(table=connection.ops.quote_name(row._meta.db_table)), [row.pk, LONG])
+        found = cursor.fetchone()
+    return found and RowLock(found[0], float(found[1]))
