@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from rq.timeouts import BaseDeathPenalty, UnixSignalDeathPenalty
+
+AT_ONCE = 0.001
+"""Seconds; none at all would set no alarm."""
 
 
 def rq_handler() -> Any:
@@ -32,6 +36,25 @@ def stop() -> None:
     """Whoever has set one."""
     if _can_ring():
         signal.alarm(0)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Whatever the block does with it, the alarm of its caller rings when it would have, or else after the block."""
+    if not _can_ring():
+        yield
+        return
+    handler, began = signal.getsignal(signal.SIGALRM), time.monotonic()
+    seconds, again = signal.getitimer(signal.ITIMER_REAL)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        if handler is not None:  # one that is none of Python's
+            signal.signal(signal.SIGALRM, handler)
+        if seconds:
+            left = seconds - (time.monotonic() - began)
+            signal.setitimer(signal.ITIMER_REAL, max(left, AT_ONCE), again)
 
 
 def time_limit(

@@ -508,7 +508,7 @@ end
 local DIGITS = 19 -- of the largest primary key
 local MANY = 10   -- times a thousand of those who are none
 
-local function is_tenant(member) return #member <= DIGITS and string.find(member, '^%d+$') ~= nil end
+local function is_tenant(member) return #member <= DIGITS and string.find(member, '^[1-9]%d*$') ~= nil end
 
 -- The first two tenants. Before them nobody stands who is none: what a job or another program has put there leaves, many at a
 -- time, and the rest with the next questions.

@@ -28,7 +28,7 @@ LONG = 0.001
 
 
 class LeftoversTimeout(BaseTimeoutException):
-    """What a job has left does not come to its end."""
+    """What a job has left, or what it has printed, does not come to its end."""
 
 
 @contextmanager
@@ -44,9 +44,16 @@ def in_time() -> Iterator[None]:
         alarm.stop()  # where it rang just as the block was left, it would ring again
 
 
-def collect() -> None:
-    """End what nobody holds any more, in nobody's context."""
+@contextmanager
+def left_in_time() -> Iterator[None]:
+    """As `in_time`, and goes on after the block."""
     with suppress(LeftoversTimeout), in_time():
+        yield
+
+
+def collect() -> None:
+    """End what nobody holds any more, in a context of its own. The caller's alarm goes on."""
+    with alarm.kept(), left_in_time():
         _collect()
 
 
@@ -57,7 +64,7 @@ def collect_between_jobs() -> None:
     look at it after each job would take longer than most jobs. It is not done each time, because what is put aside is
     not collected any more, once nobody holds it.
     """
-    with suppress(LeftoversTimeout), in_time():
+    with left_in_time():
         if _seconds_to_collect() > LONG and _seconds_to_collect() > LONG:  # the second time there is nothing to end
             gc.freeze()
 

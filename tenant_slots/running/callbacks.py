@@ -69,7 +69,7 @@ def _call(callback: Callable[[TenantJob, Any], object], job: TenantJob, state: S
     job.state = state
     before = recording.found()
     try:
-        with transactions.kept_unbroken(), alarm.time_limit(SECONDS, JobTimeoutException):
+        with alarm.kept(), transactions.kept_unbroken(), alarm.time_limit(SECONDS, JobTimeoutException):
             completed_in_context(job, lambda: callback(job, came.value))
     except KeyboardInterrupt:
         raise

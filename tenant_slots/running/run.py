@@ -94,7 +94,7 @@ class Run:
         """
         run: Run | None = getattr(rq_job, ATTRIBUTE, None)
         if run is None:
-            around: Run | None = getattr(_job_around(), ATTRIBUTE, None)
+            around: Run | None = getattr(job_around(), ATTRIBUTE, None)
             run = around if around and around.job is None else Run((rq_job and rq_job.worker_name) or "")
             run.hand_to(rq_job)
         return run
@@ -344,7 +344,7 @@ class Run:
         self.job = None
 
 
-def _job_around() -> Job | None:
+def job_around() -> Job | None:
     """The RQ job whose function has RQ run the current one, as on a synchronous queue: RQ keeps them on a stack."""
     current = _job_stack.pop()  # type: ignore[no-untyped-call]
     around: Job | None = _job_stack.top

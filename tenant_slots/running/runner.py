@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -26,7 +26,7 @@ from tenant_slots.running import busy, callbacks, deliveries, errors, unknown_ta
 from tenant_slots.running.coroutines import completed_in_context, in_same_loop
 from tenant_slots.running.progress import reporting
 from tenant_slots.running.recording import NOT_BEGUN, Outcome, storable_error
-from tenant_slots.running.run import Run
+from tenant_slots.running.run import Run, job_around
 from tenant_slots.running.stock_horse import parting_after_it
 from tenant_slots.tasks import attempts, context, methods
 from tenant_slots.tasks.arguments import json_problem
@@ -90,7 +90,8 @@ def run_in_slot(run: Run, function: Callable[[TenantJob], T]) -> T | None:
         BaseException: whatever else it raises, or an error in its place.
     """
     try:
-        return _called_and_recorded(run, function)
+        with alarm.kept() if job_around() is not None else nullcontext():
+            return _called_and_recorded(run, function)
     finally:
         run.charge_what_followed()
 

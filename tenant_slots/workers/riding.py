@@ -8,7 +8,6 @@ import os
 import random
 import sys
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -78,10 +77,13 @@ class RidingWorker(BaseWorker):
         while (order := reins.next_order()) is not None:
             jobs += isinstance(order, Order)
             close_ended_sessions()
+            context = contextvars.copy_context()
             with in_same_loop():
-                ended = contextvars.copy_context().run(self._obey, order)
-            if os.getpid() != process:
-                return  # a child that a job has forked, and that fell through to here
+                ended = context.run(self._obey, order)
+                if os.getpid() != process:
+                    return  # a child that a job has forked, and that fell through to here
+                with garbage.left_in_time():
+                    del context  # with what the job has put there, which ends now
             output.flush()
             job = order.job if isinstance(order, Order) else None
             may_go_on = jobs < self.jobs_per_horse and not self._timed_out
@@ -132,7 +134,7 @@ class RidingWorker(BaseWorker):
             failure = error
             self._hand_to_handlers(job, ours, *sys.exc_info())
         if failure is not None:
-            with suppress(garbage.LeftoversTimeout), garbage.in_time():
+            with garbage.left_in_time():
                 failure = None  # with what its frames hold, which ends now
             return RQEnd(job.started_at.timestamp(), time.time(), failure_text(str(ours.uuid)))
         kept = b"" if result is None else self._serialized(result, ours)

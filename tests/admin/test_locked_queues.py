@@ -11,6 +11,7 @@ from tenant_slots.admin import reasons
 from tenant_slots.models import TenantJob, TenantQueue
 from tenant_slots.stats import row_locks
 from tests.factories import somebody_sweeps, tenant_queue, waiting_job, worker_on_record
+from tests.jobs import add
 from tests.races.test_callers_transactions import kept_open
 
 pytestmark = [
@@ -52,6 +53,13 @@ def test_a_transaction_that_keeps_it_for_long_is_named(
 
 def test_one_that_keeps_it_for_a_moment_is_not(job: TenantJob) -> None:
     with kept_open(partial(KEEPS["locks it"], job.tenant_queue)):
+        assert "waits for a free worker" in why(job)
+
+
+def test_nor_is_one_that_enqueues_for_the_tenant(job: TenantJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for that, however long it takes."""
+    monkeypatch.setattr(row_locks, "LONG", 0)
+    with kept_open(partial(add.enqueue, job.tenant_queue.tenant, 1)):
         assert "waits for a free worker" in why(job)
 
 

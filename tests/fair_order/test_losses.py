@@ -132,7 +132,7 @@ def test_what_somebody_else_has_put_in_the_place_of_the_order_is_forgotten(
 
 
 @pytest.mark.parametrize("part", ["order", "wake"])
-@pytest.mark.parametrize("member", ["", "acme", "1.5", "-1", "\n1", b"\xff", "9" * 5000])
+@pytest.mark.parametrize("member", ["", "acme", "1.5", "-1", "01", "0", "\n1", b"\xff", "9" * 5000])
 def test_who_stands_in_the_order_and_is_no_tenant_takes_nobodys_turn(part: str, member: str | bytes) -> None:
     offer(A, B)
     turn = fair_order.next_turn(QUEUE, "")  # so that the queue knows of those that come back

@@ -21,7 +21,7 @@ from tenant_slots.enqueueing import cancel
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.releases import Release
 from tenant_slots.signals import job_ended
-from tenant_slots.statements import ATTEMPT, PK, START
+from tenant_slots.statements import ATTEMPT, BY_START, PK, START
 from tests.factories import (
     admit,
     another_process,
@@ -247,7 +247,8 @@ class TestStart:
         assert counters_match()
 
     def test_control_a_start_that_does_not_ask_for_the_state_runs_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        anyhow = Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT), {"state": State.RUNNING})
+        whatever = {"state": State.RUNNING}
+        anyhow = Statement(lambda: TenantJob.objects.filter(pk=PK, attempt=ATTEMPT), whatever, returning=BY_START)
         monkeypatch.setattr(slots, "START_IF_DUE", anyhow)
         assert self.canceled() == (True, State.RUNNING)
         assert not counters_match()

@@ -53,7 +53,7 @@ def test_a_sweep_has_its_share_of_a_short_lease_too(
 ) -> None:
     """Of a whole second alone the look at what a fleet has left would take all, and nothing after it would be done."""
     given: list[float] = []
-    monkeypatch.setattr(signal, "setitimer", lambda which, seconds: given.append(seconds))
+    monkeypatch.setattr(signal, "setitimer", lambda which, *seconds: given.append(seconds[0]))
     with override_settings(TENANT_SLOTS={"LEASE_TTL": lease}):
         Sweeper("test").sweep_if_due()
     assert given == [seconds]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
@@ -17,7 +18,7 @@ from django.core.management import call_command
 from django.db import connections, transaction
 from django.utils import timezone
 
-from tenant_slots import Throttle, hold_slot
+from tenant_slots import Throttle, hold_slot, tenant_job
 from tenant_slots.enqueueing import overflow
 from tenant_slots.models import State, TenantJob, TenantQueue
 from tenant_slots.signals import job_ended
@@ -235,3 +236,29 @@ def test_a_coroutine_that_asks_the_database_runs_for_an_asynchronous_caller(scop
     caller.join(30)
     assert found, "the coroutine and the thread that runs it wait for each other"
     assert (fresh(found[0]).state, found[0].result) == (State.FINISHED, 1)
+
+
+@tenant_job("imports", tenant="tenant", on_success=lambda job, result: None)
+def is_followed(tenant: str) -> None: ...
+
+
+@tenant_job("imports", tenant="tenant")
+def leave_transaction(tenant: str) -> None:
+    transaction.set_autocommit(False)
+
+
+@pytest.mark.parametrize("ends", [is_followed, leave_transaction])
+def test_an_alarm_of_the_caller_goes_on(ends: Any) -> None:
+    """As one that ends a test, or a command, after some time."""
+    handler = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 600)
+    try:
+        ends.enqueue("acme")
+        assert signal.getsignal(signal.SIGALRM) is ring
+        assert 300 < signal.getitimer(signal.ITIMER_REAL)[0] <= 600
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def ring(*_: Any) -> None: ...

@@ -17,10 +17,12 @@ from django.db import connection
 from django.test import override_settings
 from rq import Queue
 from rq.job import JobStatus
+from rq.worker import BaseWorker, SimpleWorker
 
 from tenant_slots import tenant_job
 from tenant_slots.models import State, TenantJob, TenantQueue
-from tests.factories import fresh, owner, running_job, tenant_queue, work
+from tenant_slots.workers import TenantPreforkWorker, TenantSimpleWorker, TenantWorker
+from tests.factories import burst, fresh, owner, running_job, tenant_queue, work
 from tests.history import History
 from tests.jobs import note, wait_for_door
 from tests.processes import Workers, wait_until
@@ -96,6 +98,41 @@ def run_another(seconds: float) -> None:
 
 def synchronous() -> Queue:
     return Queue("imports", connection=django_rq.get_connection("imports"), is_async=False)
+
+
+@tenant_job("imports", tenant="tenant")
+def look_at_alarm(tenant: str, nested: str) -> list[Any]:
+    """The seconds that it has before and after another job, and whether it is the same alarm."""
+    before, handler = signal.getitimer(signal.ITIMER_REAL)[0], signal.getsignal(signal.SIGALRM)
+    synchronous().enqueue(NESTED[nested], "zenith")
+    return [before, signal.getitimer(signal.ITIMER_REAL)[0], signal.getsignal(signal.SIGALRM) == handler]
+
+
+@tenant_job("imports", tenant="tenant")
+def leave_transaction(tenant: str) -> None:
+    connection.cursor().execute("BEGIN")
+
+
+@tenant_job("imports", tenant="tenant", on_success=lambda job, result: None)
+def is_followed(tenant: str) -> None: ...
+
+
+@tenant_job("imports", tenant="tenant")
+def fail(tenant: str) -> None:
+    raise ValueError(tenant)
+
+
+NESTED = {"ends well": look, "fails": fail, "leaves a transaction": leave_transaction, "is followed": is_followed}
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker, SimpleWorker])
+@pytest.mark.parametrize("nested", NESTED)
+def test_the_job_around_keeps_its_timeout(nested: str, worker_class: type[BaseWorker]) -> None:
+    job = look_at_alarm.enqueue("acme", nested)
+    burst(worker_class)
+    assert fresh(job).state == State.FINISHED, job.error
+    before, after, is_same = job.result
+    assert (before - 60 < after < before, is_same) == (True, True)
 
 
 @pytest.fixture(autouse=True)

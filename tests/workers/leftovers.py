@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 from asgiref.sync import sync_to_async
 from django.db import OperationalError, connection, connections, transaction
 from django.db.backends.signals import connection_created
@@ -225,6 +226,9 @@ def _notify_self() -> None:
     sql("SELECT 1")
 
 
+KEEPS_NOTIFICATIONS = tuple(map(int, psycopg.__version__.split(".")[:3])) >= (3, 2, 4)
+"""Older versions lose those that nobody reads as they come."""
+
 IN_POSTGRESQL = {
     "plain BEGIN": Leftover(_leave_plain_begin_open, _sees_transaction),
     "statement_timeout": Leftover(
@@ -247,7 +251,6 @@ IN_POSTGRESQL = {
     "LISTEN": Leftover(
         lambda: sql("LISTEN tenant_slots_test"), lambda: sql("SELECT count(*) FROM pg_listening_channels()")
     ),
-    "notification that nobody has read": Leftover(_notify_self, lambda: len(list(_raw().notifies(timeout=0)))),
     "temporary table": Leftover(
         lambda: sql("CREATE TEMPORARY TABLE left_by_a_job (a int)"),
         lambda: sql("SELECT to_regclass('left_by_a_job')::text"),
@@ -266,6 +269,10 @@ IN_POSTGRESQL = {
     ),
     "last value of a sequence": Leftover(lambda: sql("SELECT nextval('tenant_slots_tenantqueue_id_seq')"), _last_value),
 }
+if KEEPS_NOTIFICATIONS:
+    IN_POSTGRESQL["notification that nobody has read"] = Leftover(
+        _notify_self, lambda: len(list(_raw().notifies(timeout=0)))
+    )
 
 GONE_ANYWAY = {
     "language": Leftover(lambda: translation.activate("de"), translation.get_language),
