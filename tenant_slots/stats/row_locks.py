@@ -20,7 +20,7 @@ FROM {table} AS held
 JOIN pg_stat_activity AS holder ON holder.backend_xid = held.xmax
 WHERE held.id = %s AND holder.xact_start < CLOCK_TIMESTAMP() - MAKE_INTERVAL(secs => %s)
 """
-"""A row has the number of the transaction that changes or locks it. Behind a savepoint that is another one, as is that of
+"""A row has the number of the transaction that changes or locks it. Behind a savepoint that is another one, as it is of
 several that share a lock; and of other users' sessions PostgreSQL tells nothing to who may not see them.
 """
 
