@@ -46,7 +46,9 @@ class ForgetfulWorker(TenantPreforkWorker):
         super().__init__(*args, **kwargs)
         Baseline.restore = Baseline.let_go = lambda _: None  # type: ignore[method-assign]
         riding.leave_transactions = riding._make_ready = lambda *_: None
-        riding.garbage = SimpleNamespace(collect_between_jobs=lambda: None, in_time=nullcontext)  # type: ignore[assignment]
+        riding.garbage = SimpleNamespace(  # type: ignore[assignment]
+            collect_between_jobs=lambda: None, in_time=nullcontext, left_in_time=nullcontext
+        )
 
 
 class CarelessWorker(ForgetfulWorker):
