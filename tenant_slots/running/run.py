@@ -70,6 +70,8 @@ class Run:
         self._found = Found()
         self.began = time.monotonic()
         """When its start was to be recorded, by the clock of this host."""
+        self._known = self.began
+        """When that was known to be recorded."""
         self._was_taken = False
         self._came_of_it: State | None = None
         self.stays_first = False
@@ -208,6 +210,7 @@ class Run:
         self.began = time.monotonic()
 
     def _holds(self, job: TenantJob) -> None:
+        self._known = time.monotonic()
         self.witness.holding()
         self.job = job
         logs.remember(job)
@@ -320,6 +323,11 @@ class Run:
     def seconds(self) -> float:
         """For which it has had its worker by now, that of its start included."""
         return time.monotonic() - self.began
+
+    @property
+    def seconds_since_start(self) -> float:
+        """For which it has run by now, at least: from the time that its row has for its start."""
+        return time.monotonic() - self._known
 
     @property
     def charge(self) -> float:

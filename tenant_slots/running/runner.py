@@ -187,7 +187,7 @@ def _fail(error: Exception) -> None:
 
 def _noted(run: Run, job: TenantJob, error: str | None, text: str) -> Outcome:
     """That this run has not ended well, for the page of the job."""
-    return attempts.noted(job, error, text, run.worker, run.seconds)
+    return attempts.noted(job, error, text, run.worker, run.seconds_since_start)
 
 
 def _failed_or_again(job: TenantJob, text: str, error: BaseException) -> Outcome:

@@ -77,8 +77,7 @@ def noted(job: TenantJob, error: str | None, text: str, worker: str, seconds: fl
         error: the dotted path of the class of what was raised, or `NO_ERROR`.
         text: its traceback, or what happened.
         worker: who ran it; the process that did may have read the job before it was marked as running.
-        seconds: for which it has run, from when `job` was to be marked as running, which has the time of that; None if
-            only its row knows when it started.
+        seconds: for which it has run since the start that `job` has; None if only its row knows when that was.
     """
     is_of_this_run = seconds is not None or job.state == State.RUNNING  # or it is the start of the run before
     started = job.started_at if is_of_this_run else None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tenant_slots.django_tasks.api import task, task_backends
 
 
-def task_if_supported(coroutine: Callable[..., Any]) -> Any:
+def task_if_supported(coroutine: Callable[..., Any], **options: Any) -> Any:
     """Or the function as it is: a backend that runs no coroutines refuses it here, with all that comes after."""
-    return task(coroutine) if task_backends["default"].supports_async_task else coroutine
+    return task(**options)(coroutine) if task_backends["default"].supports_async_task else coroutine
 
 
 @task
@@ -51,3 +52,8 @@ def give_a_set() -> Any:
 def tell_context(context: Any, more: str) -> Any:
     result = context.task_result
     return {"id": result.id, "attempt": context.attempt, "status": str(result.status), "more": more}
+
+
+@partial(task_if_supported, takes_context=True)
+async def tell_context_async(context: Any, more: str) -> Any:
+    return tell_context.func(context, more)

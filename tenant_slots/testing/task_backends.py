@@ -180,10 +180,14 @@ class TaskBackendTests(Base):
             self.prepared(self.tasks.echo).enqueue(timezone.now())
 
     def test_a_task_is_given_its_context(self) -> None:
-        result = self.ended(self.tasks.tell_context, more="yes")
-        known = {"id": result.id, "attempt": 1, "status": "RUNNING", "more": "yes"}
-        self.assertEqual(result.return_value, known)
-        self.assertEqual((result.args, result.kwargs), ([], {"more": "yes"}))
+        tells = [self.tasks.tell_context]
+        if self.backend.supports_async_task:
+            tells.append(self.tasks.tell_context_async)
+        for one in tells:
+            result = self.ended(one, more="yes")
+            known = {"id": result.id, "attempt": 1, "status": "RUNNING", "more": "yes"}
+            self.assertEqual(result.return_value, known)
+            self.assertEqual((result.args, result.kwargs), ([], {"more": "yes"}))
 
     def test_results_are_found_by_their_ids(self) -> None:
         if not self.backend.supports_get_result:
@@ -304,13 +308,17 @@ class TaskBackendTests(Base):
         can_look = self.backend.supports_get_result or not self.runs_at_once
         if not (self.is_transactional and can_look):
             return
-        with transaction.atomic():
-            result = self.prepared(self.tasks.echo).enqueue(1)
-            with suppress(*gone):  # some backends store a call with the commit, and not before
-                self.assertEqual(self.fresh(result).status, TaskResultStatus.READY)
-            transaction.set_rollback(True)
-        self.run_tasks()
-        self.assertNotIn(result.id, self._told)
-        if self.backend.supports_get_result:
-            with self.assertRaises(imported("exceptions", "TaskResultDoesNotExist")):
-                self.backend.get_result(result.id)
+        calls = [self.tasks.echo]
+        if self.backend.supports_defer:
+            calls.append(self.tasks.echo.using(run_after=timezone.now() + timedelta(hours=1)))
+        for one in calls:
+            with transaction.atomic():
+                result = self.prepared(one).enqueue(1)
+                with suppress(*gone):  # some backends store a call with the commit, and not before
+                    self.assertEqual(self.fresh(result).status, TaskResultStatus.READY)
+                transaction.set_rollback(True)
+            self.run_tasks()
+            self.assertNotIn(result.id, self._told)
+            if self.backend.supports_get_result:
+                with self.assertRaises(gone):
+                    self.backend.get_result(result.id)

@@ -23,6 +23,7 @@ from tenant_slots.interruptions import EndedAtOnce
 from tenant_slots.parting import grant_soon, granting_wishes
 from tenant_slots.running.coroutines import in_same_loop
 from tenant_slots.running.run import WatchedRun
+from tenant_slots.workers import output
 from tenant_slots.workers.heartbeats import Token
 from tenant_slots.workers.presence import Presence
 from tenant_slots.workers.sessions import (
@@ -75,6 +76,7 @@ class TenantSimpleWorker(TurnTakingWorker, SimpleWorker):
                 self._execute(job, queue, taken)
                 grant_soon()
         finally:
+            output.flush()
             self._busy_with_bookkeeping = False  # as it was from when the job was found
 
     def _say_that_it_runs_a_job(self) -> None:

@@ -24,6 +24,7 @@ from tenant_slots.tasks_backend import TenantSlotsBackend
 from tenant_slots.testing import task_backends
 from tenant_slots.testing.task_backends import SAMPLES, TaskBackendTests
 from tenant_slots.workers import TenantSimpleWorker
+from tests.factories import in_thread
 
 OURS = {"default": {"BACKEND": "tenant_slots.tasks_backend.TenantSlotsBackend", "QUEUES": ["default", "imports"]}}
 
@@ -193,6 +194,14 @@ class KeepsThoseOfSavepoints(TenantSlotsBackend):
         return Named(id=str(uuid4()))
 
 
+class DefersAtOnce(TenantSlotsBackend):
+    """Whatever becomes of the transaction."""
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        enqueue = partial(super().enqueue, task, args, kwargs)
+        return enqueue() if task.run_after is None else in_thread(enqueue)
+
+
 class WithoutKeywords(TenantSlotsBackend):
     async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         return await super().aenqueue(task, args, {})
@@ -228,6 +237,7 @@ class Controlled(OnAWorker, TransactionTestCase):
         ("KeepsThoseOfSavepoints", "test_a_rollback_to_a_savepoint_leaves_the_calls_before_it"),
         ("LosesLaterCalls", "test_a_call_runs_after_one_that_fails"),
         ("LosesLaterCalls", "test_a_call_runs_when_its_time_has_come"),
+        ("DefersAtOnce", "test_a_rollback_leaves_no_call"),
         ("WithoutKeywords", "test_a_call_from_asynchronous_code"),
         ("OneQueue", "test_a_call_keeps_to_its_queue"),
         ("RunsTwice", "test_a_call_runs_once"),

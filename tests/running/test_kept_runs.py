@@ -9,7 +9,7 @@ import django_rq
 import pytest
 from django.utils import timezone
 from rq import Retry
-from rq.worker import BaseWorker
+from rq.worker import BaseWorker, SimpleWorker
 
 from tenant_slots import TenantBusy, slots, tenant_job
 from tenant_slots.db import clock
@@ -73,6 +73,18 @@ def test_its_times_are_the_databases_whatever_the_workers_clock_says(
     assert started
     assert ended
     assert job.enqueued_at <= started <= ended <= now
+
+
+@pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker, SimpleWorker])
+def test_a_run_has_ended_before_its_job_has(worker_class: type[BaseWorker]) -> None:
+    """However long it took to record its start."""
+    failing = [jobs.fail.enqueue("acme") for _ in range(5)]
+    burst(worker_class)
+    for job in failing:
+        (run,) = attempts.ended_runs(fresh(job))
+        ended = attempts.time_of(run, "ended")
+        assert ended
+        assert ended <= job.ended_at + FINEST
 
 
 @pytest.mark.parametrize("worker_class", [TenantPreforkWorker, TenantWorker, TenantSimpleWorker])
