@@ -9,7 +9,6 @@ from django.db import Error, connections, transaction
 
 from tenant_slots.conf import app_settings
 from tenant_slots.models import TenantQueue
-from tenant_slots.statements import FREE
 
 LONG = 2
 """Seconds of a transaction; ours take milliseconds."""
@@ -52,5 +51,6 @@ def _is_free(row: TenantQueue) -> bool:
     So it is where this cannot be asked, as in a session that may only read.
     """
     with suppress(Error), transaction.atomic(using=app_settings.DATABASE):
-        return bool(FREE.lists(pk=row.pk))
+        unlocked = TenantQueue.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=row.pk)
+        return unlocked.values_list("pk").first() is not None
     return True
