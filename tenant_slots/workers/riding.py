@@ -124,8 +124,9 @@ class RidingWorker(BaseWorker):
         job = self.job_class(order.rq_id, connection=self.connection)
         vars(job).update(order.rq_fields or {}, serializer=self.serializer)  # which it need not find to be one again
         self._run_of(order).hand_to(job)
-        job.worker_name, job.started_at, failure = self.name, now(), None
-        job.last_heartbeat = job.started_at
+        job.worker_name = self.name
+        job.started_at = job.last_heartbeat = now()
+        failure: BaseException | None = None
         try:
             timeout = job.timeout or self.queue_class.DEFAULT_TIMEOUT
             with self.death_penalty_class(timeout, JobTimeoutException, job_id=job.id):
