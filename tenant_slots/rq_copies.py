@@ -84,6 +84,8 @@ ENDED = (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED)
 
 class Told(Enum):
     NOTHING = "nothing"
+    TO_DELETE = "to delete"
+    """And of no other call since."""
     COPY = "copy"
     """Its scheduler has enqueued, too late, what the delivery is."""
     ANEW = "anew"
@@ -178,7 +180,7 @@ def is_put_off(rq_job: Job, pipeline: Pipeline) -> None:
         pipeline.hset(rq_job.key, PUT_OFF, utcformat(rq_job.ended_at))
 
 
-def keep_latest(rq_job: Job) -> None:
+def keep_latest(rq_job: Job, uuid: UUID | None = None) -> None:
     """Somebody may enqueue or schedule the job anew while this delivery of it runs, perhaps with other arguments.
 
     RQ writes the whole record at the end of a run, and so does a function that saves its job: all that is not of the
@@ -186,6 +188,12 @@ def keep_latest(rq_job: Job) -> None:
     the job where its next run waits for its time, for a slot, or for a worker. A function may have told RQ so with the
     very object that stands for its own run. Nor does the record say that the job has ended: whoever gives the next run
     its slot would take it for one that somebody has ended in RQ.
+
+    Where somebody has deleted the job, RQ's list may still have its id, and RQ writes the record of this delivery once
+    more: it says then what it stands for, or that would run again.
+
+    Args:
+        uuid: the row of the run; None for one that has died.
     """
     delivered, to_dict, cleanup, save_meta = times_of(rq_job), rq_job.to_dict, rq_job.cleanup, rq_job.save_meta
     set_status = rq_job.set_status
@@ -200,6 +208,8 @@ def keep_latest(rq_job: Job) -> None:
             return {name: fields[name] for name in kept & fields.keys()}
         if told is Told.NOTHING and not is_own:
             fields.pop("enqueued_at", None)
+        if told is Told.TO_DELETE and uuid and not is_own:
+            fields[RUN] = f"{uuid} {NO_RETRIES} {delivered.enqueued}"
         if fields.get("status") in ENDED and is_scheduled(rq_job):
             del fields["status"]
         return fields
@@ -345,6 +355,8 @@ def told_since(rq_job: Job, delivered: Times | None = None) -> Told:
     """
     own = delivered or times_of(rq_job)
     made, latest, ended, run = _texts(rq_job, "created_at", "enqueued_at", "ended_at", RUN)
+    if _is_gone(rq_job, made):
+        return Told.TO_DELETE
     if not made or Times(made, latest) == own:
         return Told.NOTHING
     noted = _noted(run)

@@ -195,7 +195,7 @@ def _run_unlimited(call: TaskCall, rq_job: Job) -> Any:
 
 
 def _run_call(call: TaskCall, rq_job: Job, job: TenantJob) -> Any:
-    rq_copies.keep_latest(rq_job)
+    rq_copies.keep_latest(rq_job, job.uuid)
     job.require_readable("context")
     return completed_in_context(job, _function_of(call), require_possible)
 

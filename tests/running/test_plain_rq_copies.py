@@ -363,7 +363,7 @@ def test_so_does_what_was_enqueued_before_the_function_saves_its_job(queue: Queu
 def test_control_where_a_save_writes_back_what_was_delivered_it_is_taken_for_a_copy(
     queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rq_copies, "keep_latest", lambda rq_job: None)
+    monkeypatch.setattr(rq_copies, "keep_latest", lambda *_: None)
     queue.enqueue(saves_its_job, "acme", "tick", history.path, job_id="nightly")
     work()
     assert history.started() == ["tick"]

@@ -246,6 +246,28 @@ def test_a_slow_copy_of_a_job_that_is_deleted_while_it_runs_does_not_run(
     assert counters_match()
 
 
+@pytest.mark.parametrize("ends", [fails, lambda _: None])
+@pytest.mark.parametrize("copies", [3, pytest.param(0, id="control")])
+def test_what_rq_still_has_in_its_list_of_a_job_that_is_deleted_while_it_runs_is_no_further_call(
+    queue: Queue, history: History, ends: Callable[[Job], None], copies: int
+) -> None:
+    """RQ takes one of several out of it, and writes its record of the job once more at the end of the run."""
+
+    def is_deleted(rq_job: Job) -> None:
+        for _ in range(copies):
+            queue.push_job_id(rq_job.id)
+        Job.fetch(rq_job.id, queue.connection).delete()
+        assert queue.count == max(copies - 1, 0)
+        ends(rq_job)
+
+    meanwhile.append(is_deleted)
+    rq_job = enqueue(queue, meets, "first", history)
+    work()
+    assert history.started() == ["first"]
+    assert queue.connection.ttl(rq_job.key) > 0
+    assert counters_match()
+
+
 def cancels_another_call(rq_job: Job) -> None:
     queue = django_rq.get_queue(rq_job.origin)
     queue.enqueue(meets, *rq_job.args, job_id=rq_job.id).cancel()
