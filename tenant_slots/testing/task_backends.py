@@ -137,9 +137,13 @@ class TaskBackendTests(Base):
 
     def test_a_call_keeps_to_its_queue(self) -> None:
         """Where the backend has another one, whose calls `run_tasks` runs too."""
-        for queue in sorted(self.backend.queues - {DEFAULT_TASK_QUEUE_NAME})[:1]:
+        for queue in self._other_queues():
             result = self.ended(self.tasks.echo.using(queue_name=queue), 1)
             self.assertEqual((result.task.queue_name, result.status), (queue, TaskResultStatus.SUCCESSFUL))
+
+    def _other_queues(self) -> list[str]:
+        """One, where the backend has it."""
+        return sorted(self.backend.queues - {DEFAULT_TASK_QUEUE_NAME})[:1]
 
     def test_coroutines(self) -> None:
         if not self.backend.supports_async_task:
@@ -220,22 +224,40 @@ class TaskBackendTests(Base):
             with self.assertRefused():
                 self.tasks.echo.using(run_after=later)
             return
-        result = self.prepared(self.tasks.echo.using(run_after=later)).enqueue()
+        options = self._all_options()
+        result = self.prepared(self.tasks.echo.using(run_after=later, **options)).enqueue(1, two="2")
         self.run_tasks()
         result = self.fresh(result)
         self.assertEqual((result.status, result.attempts), (TaskResultStatus.READY, 0))
         self.assertAlmostEqual(result.task.run_after, later, delta=SHORT)
+        self.assertEqual((result.args, result.kwargs), ([1], {"two": "2"}))
+        self.assertHasOptions(result, options)
+
+    def _all_options(self) -> dict[str, Any]:
+        """What a call can be given besides its time."""
+        options: dict[str, Any] = {}
+        for queue in self._other_queues():
+            options["queue_name"] = queue
+        if self.backend.supports_priority:
+            options["priority"] = 7
+        return options
+
+    def assertHasOptions(self, result: Any, options: dict[str, Any]) -> None:
+        self.assertEqual({name: getattr(result.task, name) for name in options}, options)
 
     def test_a_call_runs_when_its_time_has_come(self) -> None:
         if not self.backend.supports_defer:
             return
         soon, latest = timezone.now() + SHORT, time.monotonic() + SECONDS_TO_RUN
-        result = self.prepared(self.tasks.note.using(run_after=soon)).enqueue(1)
+        options = self._all_options()
+        result = self.prepared(self.tasks.note.using(run_after=soon, **options)).enqueue(1)
         while not self.tasks.noted and time.monotonic() < latest:
             time.sleep(SECONDS_BETWEEN_RUNS)
             self.run_tasks()
         self.assertEqual(self.tasks.noted, [1])
-        self.assertGreaterEqual(self.after_run(result).started_at, soon - SHORT)
+        result = self.after_run(result)
+        self.assertGreaterEqual(result.started_at, soon - SHORT)
+        self.assertHasOptions(result, options)
 
     def test_a_higher_priority_goes_first(self) -> None:
         if not self.backend.supports_priority:

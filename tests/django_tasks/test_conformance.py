@@ -175,6 +175,22 @@ class LosesLaterCalls(TenantSlotsBackend):
         return super().enqueue(with_values(task, {"run_after": later}) if is_lost else task, args, kwargs)
 
 
+class DefersWithoutOptions(TenantSlotsBackend):
+    """What a call of another time is given besides."""
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        plain = {"queue_name": "default", "priority": 0} if task.run_after is not None else {}
+        return super().enqueue(with_values(task, plain), args, kwargs)
+
+
+class LosesOptionsOnceDue(TenantSlotsBackend):
+    def get_result(self, result_id: str) -> Any:
+        result = super().get_result(result_id)
+        if result.is_finished:
+            object.__setattr__(result, "task", with_values(result.task, {"priority": 0}))
+        return result
+
+
 class LosesThoseOfSavepoints(TenantSlotsBackend):
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         if transaction.get_connection().savepoint_ids:
@@ -237,6 +253,8 @@ class Controlled(OnAWorker, TransactionTestCase):
         ("KeepsThoseOfSavepoints", "test_a_rollback_to_a_savepoint_leaves_the_calls_before_it"),
         ("LosesLaterCalls", "test_a_call_runs_after_one_that_fails"),
         ("LosesLaterCalls", "test_a_call_runs_when_its_time_has_come"),
+        ("DefersWithoutOptions", "test_a_call_waits_until_its_time"),
+        ("LosesOptionsOnceDue", "test_a_call_runs_when_its_time_has_come"),
         ("DefersAtOnce", "test_a_rollback_leaves_no_call"),
         ("WithoutKeywords", "test_a_call_from_asynchronous_code"),
         ("OneQueue", "test_a_call_keeps_to_its_queue"),
