@@ -158,10 +158,20 @@ def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None =
 def is_not_brought_back(rq_job: Job, origin: str) -> None:
     """The job goes through another queue by now: RQ's scheduler is not to enqueue it in the one where it was put off.
 
+    What somebody has scheduled there meanwhile under its id is another call.
+
     Raises:
         RedisError: Redis cannot be asked.
     """
-    _scheduled(rq_job, origin).remove(rq_job)
+    scheduled = _scheduled(rq_job, origin).key
+
+    def change(pipeline: Pipeline) -> None:
+        due = pipeline.zscore(scheduled, rq_job.id)
+        pipeline.multi()
+        if rq_copies.is_entry_of_put_off(due):
+            pipeline.zrem(scheduled, rq_job.id)
+
+    rq_job.connection.transaction(change, scheduled)
 
 
 def later(rq_job: Job, job: TenantJob, *, is_anew: bool) -> Retry:

@@ -19,7 +19,16 @@ from tenant_slots.running import beside, deliveries, plain_rq
 from tenant_slots.running.run import Run
 from tenant_slots.tasks.context import IN_META
 from tests import jobs
-from tests.factories import another_process, counters_match, end_run, in_rq, running_job, tenant_queue, work
+from tests.factories import (
+    another_process,
+    counters_match,
+    end_run,
+    in_rq,
+    running_job,
+    tenant_queue,
+    waiting_job,
+    work,
+)
 from tests.history import History
 from tests.running.meeting import make_due, meanwhile, meets, work_once
 
@@ -204,6 +213,31 @@ def keeps_its_meta(rq_job: Job) -> None:
 
 def fails(_: Job) -> None:
     raise ValueError("RQ enqueues it again")
+
+
+@pytest.mark.parametrize("is_somebodys", [True, pytest.param(False, id="control")])
+def test_what_somebody_has_scheduled_stays_where_a_slow_delivery_of_the_call_before_comes_through_another_queue(
+    queue: Queue, history: History, monkeypatch: pytest.MonkeyPatch, is_somebodys: bool
+) -> None:
+    """It finds the row in the queue that the later call goes through. What is put off there comes this way now."""
+    row, lane = tenant_queue("acme", max_job=0), django_rq.get_queue("imports_bulk")
+    enqueue(lane, meets, "first", history)
+    joined = plain_rq._joined
+
+    def after_another_call(*args: Any) -> TenantJob:
+        monkeypatch.setattr(plain_rq, "_joined", joined)
+        if is_somebodys:
+            another_call_for_later(queue, history)
+            waiting_job(row, rq_job_id="nightly")
+        else:
+            enqueue(queue, meets, "second", history)
+            work_once(queue)
+        assert queue.scheduled_job_registry.count == 1
+        return joined(*args)
+
+    monkeypatch.setattr(plain_rq, "_joined", after_another_call)
+    work_once(lane)
+    assert queue.scheduled_job_registry.count == is_somebodys
 
 
 @pytest.mark.parametrize("is_scheduled", [True, pytest.param(False, id="control")])
