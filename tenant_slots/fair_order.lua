@@ -223,7 +223,8 @@ local function keep_all()
   if #fields > 0 then redis.call('HSET', KNOWN, unpack(fields)) end
 end
 
-local function score_of(record) return string.format('%.17g', record.done + record.ahead) end
+-- Below zero are those in front, see FRONT. What has ended may be less than nothing, see `change_share`.
+local function score_of(record) return string.format('%.17g', math.max(0, record.done + record.ahead)) end
 
 local function share_of(record) return math.max(1, record.share) end
 
@@ -248,9 +249,22 @@ local function last_moment(queue)
   return believed > 0 and math.min(now, believed) or now
 end
 
+-- Seconds that the jobs under way have taken together.
+local function taken(record) return math.max(0, record.jobs * last_moment(record.queue) - record.begun) end
+
 -- Its virtual time without what is only expected of the jobs under way.
-local function measured(record)
-  return record.done + by_share(record, math.max(0, record.jobs * last_moment(record.queue) - record.begun))
+local function measured(record) return record.done + by_share(record, taken(record)) end
+
+-- Its time counts by another share from now on: what the jobs under way have taken until now is divided by the one before,
+-- also where their ends will divide all that they take by this one.
+local function change_share(record, share)
+  if record.share > 0 and record.jobs > 0 then
+    local before = measured(record)
+    record.ahead, record.share = record.ahead * record.share / share, share
+    record.done = before - by_share(record, taken(record))
+    record.ahead = math.max(record.ahead, by_share(record, taken(record)))
+  end
+  record.share = share
 end
 
 local function begin(record, jobs)
@@ -612,7 +626,8 @@ function operations.share()
   local given = rest(0)
   for at = 1, #given, 2 do
     for _, record in pairs(records_of(given[at])) do
-      record.share = tonumber(given[at + 1])
+      change_share(record, tonumber(given[at + 1]))
+      place_again(record)
       if record.parked == SHUT then record.parked = 1 end
       count_free(record)
     end
@@ -642,7 +657,8 @@ function operations.correct_shares()
   for at = 1, #given, 3 do
     for _, record in pairs(records_of(given[at])) do
       if record.share == tonumber(given[at + 1]) then
-        record.share = tonumber(given[at + 2])
+        change_share(record, tonumber(given[at + 2]))
+        place_again(record)
         write(record)
       end
     end
@@ -971,7 +987,12 @@ local function charge(record, jobs, seconds)
 end
 
 -- Ours that have ended without a word are known as ours as long as RQ has their records: else they would count as stock ones.
-local function forget_workers(queue)
+-- A worker says for so many seconds that it is there: later than that is said by a clock that has been set back since.
+local function forget_workers(queue, seconds)
+  for _, what in ipairs({'idle', 'workers'}) do
+    redis.call('ZREMRANGEBYSCORE', key(what, queue), now + seconds + 60, '+inf')
+  end
+  redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', now - 60)
   for _, worker in ipairs(redis.call('ZRANGEBYSCORE', key('workers', queue), '-inf', now - 60)) do
     if redis.call('HEXISTS', worker, 'tenant_slots_class') == 0 then redis.call('ZREM', key('workers', queue), worker) end
   end
@@ -1051,9 +1072,8 @@ function operations.charge(queue, seconds, plain, before)
     note(queue, 'virtual', math.max(times_of(queue).virtual, least))
   end
   note(queue, 'most', 0)
-  forget_workers(queue)
+  forget_workers(queue, seconds)
   keep_brought(queue, {unpack(given, 1, plain)})
-  redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', now - 60)
   for _, worker in ipairs(redis.call('ZRANGE', key('watch', queue), 0, -1)) do
     if not redis.call('ZSCORE', key('workers', queue), worker) then redis.call('ZREM', key('watch', queue), worker) end
   end

@@ -59,6 +59,9 @@ end
 """
 """In the server, as nearly every test begins with it."""
 
+SECONDS_IDLE = 70
+"""A sweep believes no worker that says for how much longer it is there."""
+
 
 def pretend_idle(workers: int) -> None:
     """So many workers of ours wait for a job of any queue, as far as the order of tenants knows."""
@@ -68,7 +71,7 @@ def pretend_idle(workers: int) -> None:
         _, keys = asked.setdefault(redis_servers.database_of(connection), (connection, []))
         keys += f"tenant_slots:idle:{queue}", f"tenant_slots:workers:{queue}"
     for connection, keys in asked.values():
-        connection.eval(MANY_IDLE, len(keys), *keys, workers, time.time() + 3600)
+        connection.eval(MANY_IDLE, len(keys), *keys, workers, time.time() + SECONDS_IDLE)
 
 
 def worker_on_record(name: str, queue: str = "imports", *, of_ours: bool = True, says_so: bool = True) -> Worker:

@@ -271,6 +271,21 @@ def test_a_clock_of_redis_that_was_set_back_earns_nobody_what_it_was_away_for() 
     assert abs(had[A] - had[B]) <= 4
 
 
+@alone
+@pytest.mark.parametrize(("seconds", "workers"), [(3600, 0), pytest.param(0, 1, id="control")])
+def test_a_worker_that_has_died_is_not_there_for_as_long_as_the_clock_of_redis_was_set_back(
+    seconds: int, workers: int
+) -> None:
+    """Each that seems to be idle has a place in the window, for a job that nobody takes."""
+    sleeps("one")
+    for what in ("idle", "workers"):
+        (worker,) = redis().zrange(f"tenant_slots:{what}:{QUEUE}", 0, -1)
+        redis().zincrby(f"tenant_slots:{what}:{QUEUE}", seconds, worker)
+    fair_order.charge(QUEUE, [])
+    assert fair_order.listens(QUEUE) == bool(workers)
+    assert fair_order.excess(QUEUE)[1] == workers
+
+
 @pytest.mark.parametrize("has_work", [True, False])
 def test_a_tenant_that_was_changed_with_many_others_has_a_turn_with_its_next_job(*, has_work: bool) -> None:
     """Those that have nothing to run by then are not offered."""
