@@ -39,7 +39,7 @@ from tenant_slots.moves import Leaving, NotAsExpected
 from tenant_slots.owners import Owner
 from tenant_slots.refusals import is_refusal
 from tenant_slots.releases import Admission, Release
-from tenant_slots.statements import BEAT, GIVE_TOKEN_BACK, START, START_IF_DUE
+from tenant_slots.statements import BEAT, GIVE_TOKEN_BACK, START_IF_DUE, START_RESERVATION
 from tenant_slots.tasks import attempts
 
 LOCK_SECONDS = 0.2
@@ -125,17 +125,16 @@ def _admit_this(job: TenantJob, *, with_others: bool) -> list[TenantJob]:
 def start(job: TenantJob, owner: Owner) -> bool:
     """Mark a queued job as running. False: do not run it.
 
-    It was canceled, or another run has started it. Or it waited in RQ, and would not be admitted by now: the tenant was
-    paused, rests, its limit or that of its keys was lowered, or a job with a higher priority has come. Then it is to be
-    put back.
+    It was canceled, or another run has started it. Or it would not be admitted by now: the tenant was paused, rests,
+    its limit or that of its keys was lowered, or a job with a higher priority has come, unless it is a reservation.
+    Then it is to be put back.
     """
     rules = impatient(app_settings.DATABASE, LOCK_SECONDS)
-    values = {"pk": job.pk, "attempt": job.attempt, **owner.as_fields()}
+    values = {"pk": job.pk, "attempt": job.attempt, "tenant_queue": job.tenant_queue_id, **owner.as_fields()}
     if job.is_reservation:
-        started = START.rows(rules, **values)
+        started = START_RESERVATION.rows(rules, **values)
     else:
-        place = {"tenant_queue": job.tenant_queue_id, "rq_queue": job.rq_queue, "priority": job.priority}
-        started = START_IF_DUE.rows(rules, **values, **place)
+        started = START_IF_DUE.rows(rules, **values, rq_queue=job.rq_queue, priority=job.priority)
     for row in started:
         job.token, job.started_at, job.expires_at = owner.token, row.started_at, row.expires_at
     return bool(started)

@@ -173,15 +173,21 @@ TENANT_QUEUE = Parameter("tenant_queue", IntegerField())
 PRIORITY = Parameter("priority", IntegerField())
 
 
-def _due() -> Q:
+def _may_keep_slot() -> Q:
     """What the job's row says is given: asked of the row itself, PostgreSQL would join all tenants' backlogs to it."""
-    row = TenantQueue.objects.filter(pk=TENANT_QUEUE)
+    key_may = Q(max_job_per_key=None) | Q(max_job_per_key__gte=_held_by_its_key())
+    return Q(Exists(_its_row().filter(rests.is_over(), key_may, paused=False, current_job__lte=F("max_job"))))
+
+
+def _is_first() -> Q:
     more_urgent = TenantJob.objects.waiting().filter(
         tenant_queue=TENANT_QUEUE, rq_queue=RQ_QUEUE, priority__gt=PRIORITY
     )
-    key_may = Q(max_job_per_key=None) | Q(max_job_per_key__gte=_held_by_its_key())
-    may_hold_it = Exists(row.filter(rests.is_over(), key_may, paused=False, current_job__lte=F("max_job")))
-    return Q(may_hold_it) & (Q(~Exists(more_urgent)) | Q(Exists(row.exclude(max_job_per_key=None))))
+    return Q(~Exists(more_urgent)) | Q(Exists(_its_row().exclude(max_job_per_key=None)))
+
+
+def _its_row() -> Any:
+    return TenantQueue.objects.filter(pk=TENANT_QUEUE)
 
 
 def _held_by_its_key() -> Any:
@@ -195,7 +201,7 @@ def _held_by_its_key() -> Any:
 
 
 START_IF_DUE = Statement(
-    lambda: TenantJob.objects.filter(_due(), pk=PK, attempt=ATTEMPT, state=State.QUEUED),
+    lambda: TenantJob.objects.filter(_may_keep_slot(), _is_first(), pk=PK, attempt=ATTEMPT, state=State.QUEUED),
     _STARTED,
     returning=BY_START,
 )
@@ -204,6 +210,13 @@ START_IF_DUE = Statement(
 With a cap per concurrency key a higher priority alone does not: a job that is passed over would keep all others from
 starting, as each of them is the next one again once it has been put back.
 """
+
+START_RESERVATION = Statement(
+    lambda: TenantJob.objects.filter(_may_keep_slot(), pk=PK, attempt=ATTEMPT, state=State.QUEUED),
+    _STARTED,
+    returning=BY_START,
+)
+"""Whose process may not have seen yet that it has a slot, when that is taken from it."""
 
 CLAIM_AND_START = Statement(
     lambda: TenantJob.objects.filter(pk=PK, state=State.WAITING),

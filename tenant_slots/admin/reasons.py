@@ -70,16 +70,21 @@ def _still_then(held_back_by: Sequence[Reason], row: TenantQueue) -> Iterable[st
 
 
 def _has_slot(job: TenantJob, needs: reasons.NeedsWorker) -> Iterable[str]:
+    yield _what_becomes_of_its_slot(job, is_taken_away=bool(needs.held_back_by))
+    for reason in needs.held_back_by:
+        yield _since_its_admission(job, reason, needs)
+    if not job.is_reservation:
+        yield from _workers_of(needs.queue)
+
+
+def _what_becomes_of_its_slot(job: TenantJob, *, is_taken_away: bool) -> str:
+    if job.is_reservation and is_taken_away:
+        return gettext("It has a slot, but may not begin now: the process that waited for it gives it back, and waits.")
     if job.is_reservation:
-        yield gettext("It has a slot, which the process that waited for it takes up now.")
-        return
-    if needs.held_back_by:
-        yield gettext("It has a slot, but may not start now: a worker that takes it puts it back into the backlog.")
-        for reason in needs.held_back_by:
-            yield _since_its_admission(job, reason, needs)
-    else:
-        yield gettext("It has a slot, and the next free worker takes it.")
-    yield from _workers_of(needs.queue)
+        return gettext("It has a slot, which the process that waited for it takes up now.")
+    if is_taken_away:
+        return gettext("It has a slot, but may not start now: a worker that takes it puts it back into the backlog.")
+    return gettext("It has a slot, and the next free worker takes it.")
 
 
 def _since_its_admission(job: TenantJob, reason: Reason, needs: reasons.NeedsWorker) -> str:

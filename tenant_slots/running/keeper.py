@@ -201,10 +201,16 @@ class Keeper:
 
     def _begin(self, job: TenantJob) -> None:
         self._in_time(lambda: self._wait_for_turn(job), job)
+        while not self._begins(job):  # the tenant was paused, or has a lower limit, since it was given the slot
+            self._in_time(lambda: transitions.put_back(job), job)
+            self._in_time(lambda: self._wait_for_turn(job), job)
+
+    def _begins(self, job: TenantJob) -> bool:
         if self._has_ended.is_set() and job.state == State.QUEUED:
             raise self._no_slot(NO_SLOT)
-        if job.state != State.QUEUED or not self._started(job):
+        if job.state != State.QUEUED:
             raise self._no_slot(CANCELED)
+        return self._started(job)
 
     def _started(self, job: TenantJob) -> bool:
         try:

@@ -281,18 +281,18 @@ def _otherwise(job: TenantJob, lock: RowLock | None) -> Reason:
 
 
 def _needs_worker(job: TenantJob, now: datetime) -> NeedsWorker:
-    slots_of_key = 0 if job.is_reservation else concurrency_keys.slots_of_key(job)
-    since = [] if job.is_reservation else _since_its_admission(job, slots_of_key, now)
+    slots_of_key = concurrency_keys.slots_of_key(job)
+    since = _since_its_admission(job, slots_of_key, now)
     return NeedsWorker(job.tenant_queue, job.rq_queue_name, tuple(since), slots_of_key)
 
 
 def _since_its_admission(job: TenantJob, slots_of_key: int, now: datetime) -> list[Reason]:
-    """What a start asks again, of all but a reservation: see `START_IF_DUE`."""
+    """What a start asks again: see `START_IF_DUE` and `START_RESERVATION`."""
     row, cap = job.tenant_queue, job.tenant_queue.max_job_per_key
     found = _of_all(row, rests.seconds_left(row, now)) | {
         Reason.AT_LIMIT: 0 < row.max_job < row.current_job,
         Reason.KEY_LIMIT: cap is not None and cap < slots_of_key,
-        Reason.MORE_URGENT: cap is None and _has_more_urgent_beside(job),
+        Reason.MORE_URGENT: cap is None and not job.is_reservation and _has_more_urgent_beside(job),
     }
     return _those_of(found)
 

@@ -201,6 +201,8 @@ def test_nor_does_one_that_has_got_its_slot() -> None:
     behind = why(waiting_job(fresh(row)))
     assert f"Held by: {reservation}." in behind
     assert "Not all of these run" not in behind
+    row.pause()
+    assert "gives it back, and waits. The tenant queue is paused" in why(fresh(reservation))
 
 
 def test_nobody_can_say_when_a_job_starts_that_may_not() -> None:

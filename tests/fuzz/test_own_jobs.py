@@ -39,6 +39,6 @@ START_ANYWAY = Statement(
 
 def test_control_a_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TenantJob, "cancel", cancel_as_it_was)
-    monkeypatch.setattr(slots, "START", START_ANYWAY)
+    monkeypatch.setattr(slots, "START_RESERVATION", START_ANYWAY)
     monkeypatch.setattr(slots, "START_IF_DUE", START_ANYWAY)
     assert any(play(seed, Person).breaches for seed in range(40))

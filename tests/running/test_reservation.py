@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -304,6 +304,71 @@ def test_the_admission_at_the_very_moment_of_the_timeout_is_used(monkeypatch: py
     monkeypatch.setattr(transitions, "cancel_unstarted", admit_then_cancel)
     with hold_slot("acme", "imports") as reservation:
         assert (fresh(reservation.job).state, fresh(row).current_job) == (State.RUNNING, 1)
+    assert counters_match()
+
+
+def pause(row: TenantQueue) -> None:
+    row.pause()
+
+
+def forbid(row: TenantQueue) -> None:
+    row.set_limit(0)
+
+
+def lower_cap_of_keys(row: TenantQueue) -> None:
+    row.set_max_job_per_key(1)
+
+
+def change_nothing(row: TenantQueue) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("change", "begins"),
+    [
+        (pause, False),
+        (forbid, False),
+        (lower_cap_of_keys, False),
+        pytest.param(change_nothing, True, id="control"),
+    ],
+)
+def test_one_that_was_given_a_slot_before_a_change_that_takes_it_away_does_not_begin_after_that(
+    change: Callable[[TenantQueue], None], begins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sees its slot a moment later. It goes on waiting, in its place."""
+    row = tenant_queue("acme", max_job=5)
+    running_job(row, another_process(), key="user")
+    started, changed = module.Keeper._started, threading.Event()
+
+    def after_the_change(keeper: module.Keeper, job: TenantJob) -> bool:
+        if not changed.is_set():
+            change(TenantQueue.objects.get(pk=row.pk))
+            changed.set()
+        return started(keeper, job)
+
+    monkeypatch.setattr(module.Keeper, "_started", after_the_change)
+    with held(timeout=20, key="user") as reservation:
+        wait_until(lambda: changed.is_set() and (states()[1] == State.WAITING or reservation.begun.is_set()))
+        assert reservation.begun.is_set() == begins
+        assert counters_match()
+        changed_row = TenantQueue.objects.get(pk=row.pk)
+        changed_row.resume(), changed_row.set_limit(5), changed_row.set_max_job_per_key(None)
+        assert reservation.begun.wait(10)
+    assert reservation.error is None
+    assert states() == [State.RUNNING, State.FINISHED]
+    assert counters_match()
+
+
+def test_one_whose_slot_is_taken_away_waits_no_longer_than_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, started = tenant_queue("acme", max_job=5), module.Keeper._started
+
+    def after_a_pause(keeper: module.Keeper, job: TenantJob) -> bool:
+        TenantQueue.objects.get(pk=row.pk).pause()
+        return started(keeper, job)
+
+    monkeypatch.setattr(module.Keeper, "_started", after_a_pause)
+    with pytest.raises(NoFreeSlot, match="no slot became free"), hold_slot("acme", "imports"):
+        pytest.fail("it began")
+    assert states() == [State.CANCELED]
     assert counters_match()
 
 
