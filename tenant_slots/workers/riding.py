@@ -96,9 +96,16 @@ class RidingWorker(BaseWorker):
             lingers = parting.has_wishes(parts=not is_fit)
             reins.report(Report(ended, is_fit, self._met_outage, hears, lingers))
             if is_fit:
-                _make_ready(worker)
+                self._make_ready(worker)
             elif not hears:
                 return  # nobody needs it any more but what it wishes for, and its worker waits until it has ended
+
+    def _make_ready(self, worker: int) -> None:
+        """For the next job, while the worker records the end of the last one."""
+        restore_sessions()
+        leftovers.forget_queries()
+        self.connection.connection_pool.disconnect()  # a job may have selected another database on one of these
+        die_with(worker)  # the kernel forgets it where a job has changed its user or group for a while
 
     def _become_horse(self) -> None:
         """As RQ's main_work_horse."""
@@ -248,13 +255,6 @@ def _is_as_before(baseline: Baseline, job: TenantJob | None) -> bool:
         logger.exception("what a job has changed cannot be put back", extra=logs.about(job))
         return False
     return not has_left_loop()
-
-
-def _make_ready(worker: int) -> None:
-    """For the next job, while the worker records the end of the last one."""
-    restore_sessions()
-    leftovers.forget_queries()
-    die_with(worker)  # the kernel forgets it where a job has changed its user or group for a while
 
 
 def _performed(job: Job) -> Any:

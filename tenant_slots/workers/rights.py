@@ -68,6 +68,7 @@ def _of_linux() -> Iterator[object]:
     yield _has_orphans(_libc)
     yield _capabilities(_libc)
     yield _told("timers")  # one that a job has made sends its signal to the job that runs then
+    yield _files_that_signal()
     with suppress(OSError):
         root = os.stat("/")
         yield root.st_dev, root.st_ino, [_namespace(name) for name in NAMESPACES]
@@ -97,6 +98,19 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     with suppress(OSError):
         return identity(descriptor)
     return None
+
+
+def _files_that_signal() -> list[tuple[str, int]]:
+    """The open files that send a signal to whoever is named there, as when something has come that can be read."""
+    import fcntl  # nor this
+
+    owned = []
+    with suppress(OSError):
+        for descriptor in os.listdir("/proc/self/fd"):
+            with suppress(OSError):  # that of the list itself
+                if owner := fcntl.fcntl(int(descriptor), fcntl.F_GETOWN):
+                    owned.append((descriptor, owner))
+    return owned
 
 
 def _told(name: str) -> bytes:

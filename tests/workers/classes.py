@@ -45,7 +45,8 @@ class ForgetfulWorker(TenantPreforkWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         Baseline.restore = Baseline.let_go = lambda _: None  # type: ignore[method-assign]
-        riding.leave_transactions = riding._make_ready = lambda *_: None
+        riding.leave_transactions = lambda *_: None
+        self._make_ready = lambda _: None  # type: ignore[method-assign]
         riding.garbage = SimpleNamespace(  # type: ignore[assignment]
             collect_between_jobs=lambda: None, in_time=nullcontext, left_in_time=nullcontext
         )

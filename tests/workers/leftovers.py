@@ -6,6 +6,7 @@ import _thread
 import asyncio
 import ctypes
 import decimal
+import fcntl
 import locale
 import os
 import platform
@@ -123,6 +124,15 @@ def _live_in_tokyo() -> None:
     time.tzset()
 
 
+def _live_in_tokyo_by_c() -> None:
+    os.putenv("TZ", "JST-9")
+    time.tzset()
+
+
+def _told_to_a_program() -> str:
+    return subprocess.run(["printenv", "LEFT_BY_A_JOB"], capture_output=True, text=True).stdout
+
+
 def _leave_precision() -> None:
     decimal.getcontext().prec = 3
 
@@ -205,6 +215,8 @@ IN_ANY = {
     ),
     "variable that is another": Leftover(lambda: os.environ.update(HOME="elsewhere"), lambda: os.environ.get("HOME")),
     "variables of its own": Leftover(_have_variables_of_its_own, lambda: type(os.environ).__name__),
+    "variable of C alone": Leftover(lambda: os.putenv("LEFT_BY_A_JOB", "left"), _told_to_a_program),
+    "local time of C alone": Leftover(_live_in_tokyo_by_c, lambda: time.localtime(0).tm_hour),
     "local time": Leftover(_live_in_tokyo, lambda: time.localtime(0).tm_hour),
     "locale": Leftover(lambda: locale.setlocale(locale.LC_TIME, "C.UTF-8"), lambda: locale.setlocale(locale.LC_TIME)),
     "wakeup descriptor": Leftover(_leave_wakeup_descriptor, _sees_wakeup_descriptor),
@@ -361,6 +373,22 @@ def _make_timer() -> None:
 TIMERS = Path("/proc/self/timers")
 
 
+def _have_file_signal() -> None:
+    """When something comes: SIGIO ends a process that has no handler for it."""
+    ends = socket.socketpair()
+    left.append(ends)
+    fcntl.fcntl(ends[0], fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(ends[0], fcntl.F_SETFL, os.O_ASYNC)
+
+
+def _files_that_signal() -> int:
+    found = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found += fcntl.fcntl(int(descriptor), fcntl.F_GETOWN) == os.getpid()
+    return found
+
+
 def _has_children_of_others() -> bool:
     """A shell leaves a process behind, which ends after the shell, so that somebody else has to wait for it."""
     script = "while kill -0 $$; do :; done >/dev/null 2>&1 & echo $!"
@@ -412,6 +440,7 @@ OF_LINUX = {
     "no new privileges": Leftover(lambda: _call("prctl", 38, 1, 0, 0, 0), lambda: _call("prctl", 39, 0, 0, 0, 0)),
     "nobody may look": Leftover(lambda: _call("prctl", 4, 0, 0, 0, 0), lambda: _call("prctl", 3, 0, 0, 0, 0)),
     "wakes up late": Leftover(lambda: _call("prctl", 29, 10**9, 0, 0, 0), lambda: _call("prctl", 30, 0, 0, 0, 0)),
+    "file that signals": Leftover(_have_file_signal, _files_that_signal),
     "children of others": Leftover(lambda: _call("prctl", 36, 1, 0, 0, 0), _has_children_of_others),
 }
 if IOPRIO_SET:
