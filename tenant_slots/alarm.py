@@ -46,10 +46,12 @@ def kept() -> Iterator[None]:
         return
     handler, began = signal.getsignal(signal.SIGALRM), time.monotonic()
     seconds, again = signal.getitimer(signal.ITIMER_REAL)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     try:
         yield
     finally:
         signal.alarm(0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if handler is not None:  # one that is none of Python's
             signal.signal(signal.SIGALRM, handler)
         if seconds:
@@ -77,8 +79,13 @@ class _Limit(UnixSignalDeathPenalty):
         self._before, self._again = before, again
 
     def setup_death_penalty(self) -> None:
-        """RQ's takes whole seconds: a third of those that a sweep has where leases are short."""
+        """RQ's takes whole seconds: a third of those that a sweep has where leases are short.
+
+        A job may have blocked the signal; one that has come meanwhile is forgotten.
+        """
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, self.handle_death_penalty)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
         signal.setitimer(signal.ITIMER_REAL, self._timeout, self._again)
 
     def handle_death_penalty(self, signum: int, frame: object) -> None:

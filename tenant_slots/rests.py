@@ -9,16 +9,20 @@ A moment further ahead than a rest can last is none: the clock was set back sinc
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Case, DurationField, ExpressionWrapper, F, Q, When
 
+from tenant_slots import logs
 from tenant_slots.db import clock
 from tenant_slots.db.clock import DatabaseNow, from_now
 from tenant_slots.models import TenantQueue
 from tenant_slots.rates import SKEW
 from tenant_slots.validation import storable
+
+logger = logging.getLogger("tenant_slots")
 
 LONGEST = timedelta(days=1)
 """Of a rest; who wants no jobs for longer pauses the tenant queue."""
@@ -39,6 +43,9 @@ def begin(tenant_queue: TenantQueue, reason: str, seconds: float | None = None, 
     """
     now = clock.now()
     end = now + timedelta(seconds=seconds or 0) if until is None else datetime.fromisoformat(until)
+    if end > now + LONGEST:
+        known = logs.about_named(tenant=tenant_queue.tenant, queue=tenant_queue.queue)
+        logger.info("a rest lasts a day at most, and not until %s", end, extra=known)
     end = min(max(end, now + SHORTEST), now + LONGEST)
     if end > now + timedelta(seconds=_left(tenant_queue.rests_until, now)):
         _store(tenant_queue, end, storable(reason)[:LONGEST_REASON])

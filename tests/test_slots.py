@@ -821,12 +821,21 @@ def test_a_lowered_limit_keeps_back_as_many_queued_jobs_as_are_too_many() -> Non
     assert counters_match()
 
 
-def test_a_reservation_that_was_admitted_starts_whatever_was_changed_since() -> None:
-    """It is begun by who was told that it has the slot, at once; nothing would put it back."""
+@pytest.mark.parametrize(("paused", "starts"), [(True, False), pytest.param(False, True, id="control")])
+def test_a_reservation_that_was_admitted_before_a_pause_does_not_start_after_it(paused: bool, starts: bool) -> None:
     row = tenant_queue(max_job=1)
     reservation = waiting_job(row, kind=Kind.RESERVATION)
     assert slots.admit_this(reservation)
-    TenantQueue.objects.filter(pk=row.pk).update(paused=True)
+    TenantQueue.objects.filter(pk=row.pk).update(paused=paused)
+    assert slots.start(reservation, owner()) == starts
+
+
+def test_a_more_urgent_job_does_not_keep_an_admitted_reservation_from_starting() -> None:
+    """It needs no worker, for which that job may wait for long."""
+    row = tenant_queue(max_job=1)
+    reservation = waiting_job(row, kind=Kind.RESERVATION)
+    assert slots.admit_this(reservation)
+    waiting_job(row, priority=5)
     assert slots.start(reservation, owner())
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.utils import load_backend
+from django.db.utils import DatabaseErrorWrapper, OperationalError, load_backend
 
 from tenant_slots import garbage
 from tenant_slots.conf import app_settings
@@ -130,9 +130,28 @@ def _without_pool(like: BaseDatabaseWrapper, connect_seconds: float, is_silent: 
     settings["OPTIONS"] = {name: value for name, value in settings["OPTIONS"].items() if name not in NOT_PRIVATE}
     if like.vendor == "postgresql":
         settings["OPTIONS"].setdefault("connect_timeout", math.ceil(connect_seconds))
-    wrapper: Any = load_backend(settings["ENGINE"]).DatabaseWrapper
+    wrapper = _own(load_backend(settings["ENGINE"]).DatabaseWrapper)
     connection: BaseDatabaseWrapper = (_silent(wrapper) if is_silent else wrapper)(settings, like.alias)
     return connection
+
+
+class _OwnErrors(DatabaseErrorWrapper):
+    """Where no more files can be opened the driver has an error that is none of a database: it is out of reach."""
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        if isinstance(exc_value, OSError):
+            raise OperationalError(str(exc_value)).with_traceback(traceback) from exc_value
+        super().__exit__(exc_type, exc_value, traceback)
+
+
+@functools.cache
+def _own(wrapper: Any) -> Any:
+    class Own(wrapper):  # type: ignore[misc]
+        @functools.cached_property
+        def wrap_database_errors(self) -> _OwnErrors:
+            return _OwnErrors(self)
+
+    return Own
 
 
 @functools.cache

@@ -78,7 +78,8 @@ def seconds_left(error: TenantBusy) -> float:
     rest = rest_of(error)
     if rest["until"] is None:
         return float(rest["seconds"])
-    return max(0.0, (datetime.fromisoformat(rest["until"]) - _now()).total_seconds())
+    left = datetime.fromisoformat(rest["until"]) - timezone.now()
+    return min(max(0.0, left.total_seconds()), LONGEST.total_seconds())
 
 
 def _plain_number(number: float) -> float:
@@ -101,24 +102,16 @@ def possible() -> Iterator[None]:
 
 def _possible_seconds(wanted: float) -> float:
     seconds = min(max(wanted, SHORTEST.total_seconds()), LONGEST.total_seconds())
-    _note_other(seconds, wanted)
+    if seconds != wanted:
+        text = "a rest lasts from a second to a day, and not as long as was asked for: %s"
+        logger.info(text, shown(wanted), extra=logs.about_here())
     return seconds
 
 
 def _possible_time(wanted: datetime) -> datetime:
-    """One that has passed by this host's clock may be to come by the database's, which decides."""
+    """One that has passed by this host's clock, or is more than a day ahead, may be neither by the database's, which
+    decides.
+    """
     if problem := time_problem(wanted, aware=settings.USE_TZ):
         raise InvalidTime(value=wanted, problem=problem)
-    until = min(wanted, _now() + LONGEST)
-    _note_other(until, wanted)
-    return until
-
-
-def _note_other(possible: object, wanted: object) -> None:
-    if possible != wanted:
-        text = "a rest lasts from a second to a day, and not as long as was asked for: %s"
-        logger.info(text, shown(wanted), extra=logs.about_here())
-
-
-def _now() -> datetime:
-    return timezone.now()
+    return wanted

@@ -37,6 +37,7 @@ from tenant_slots.workers import kept, weights
 from tenant_slots.workers.heartbeats import Heartbeats, Token
 from tenant_slots.workers.inheritance import keep_own_from_children
 from tenant_slots.workers.kept import Ending, KeptEndings
+from tenant_slots.workers.rights import have_standard_files
 from tenant_slots.workers.scheduler import SchedulingWorker
 
 logger = logging.getLogger("tenant_slots")
@@ -52,6 +53,7 @@ class SweepingWorker(SchedulingWorker):
     """Sweeps between jobs and while it waits for one, sends heartbeats, keeps ends that could not be recorded."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        have_standard_files()
         super().__init__(*args, **kwargs)
         self.witness = Witness.shared()
         self.outbox = Outbox()

@@ -20,11 +20,21 @@ POLL_SECONDS = 0.01
 """Between looks at a child where the system cannot tell when it ends."""
 
 
-class Child:
-    """A function in a forked process, which takes all that it has started along when it is killed."""
+def _always() -> bool:
+    return True
 
-    def __init__(self, function: Callable[[], object]) -> None:
+
+class Child:
+    """A function in a forked process, which takes all that it has started along when it is killed.
+
+    Args:
+        is_through: whether the process has said that it has done what it was to do. One that ends before that has died,
+            also where it calls its end a success.
+    """
+
+    def __init__(self, function: Callable[[], object], is_through: Callable[[], bool] = _always) -> None:
         """Raises OSError when the system has no room for another process."""
+        self._is_through = is_through
         self.status: int | None = None
         """As of `os.wait`; None while the process lives."""
         self._ending = threading.RLock()
@@ -67,7 +77,7 @@ class Child:
         return [file for file, _ in ready]
 
     def has_ended(self) -> bool:
-        """Whether it has. If it did not end by itself, what it had started and left in its group is killed."""
+        """Whether it has. If it has died, what it had started and left in its group is killed."""
         if self.status is not None:
             return True
         self._kill_leftovers()
@@ -85,7 +95,7 @@ class Child:
         """Before the child is waited for: after that the system may give its number to another process."""
         if hasattr(os, "waitid"):
             end = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if end is not None and (end.si_code != os.CLD_EXITED or end.si_status):
+            if end is not None and (end.si_code != os.CLD_EXITED or end.si_status or not self._is_through()):
                 self.kill()
 
     def kill(self, number: int | None = None) -> None:

@@ -117,8 +117,9 @@ class Horse:
         self._mark = os.urandom(MARK_BYTES)
         self._inbox, self._parts = Inbox(self._line, self._mark), list[bytes]()
         self._has_hung_up = False
+        self._owes_report = first is not None
         try:
-            self.child = Child(lambda: life(self._reins(its_end, first)))
+            self.child = Child(lambda: life(self._reins(its_end, first)), self._is_through)
         except OSError:
             self._line.close()
             raise
@@ -144,6 +145,7 @@ class Horse:
                 self._line.settimeout(app_settings.LEASE_TTL / 2)  # it may still put its sessions back, but no longer
                 _send(self._line, self._mark, pickle.dumps(order))
                 self._line.setblocking(False)
+                self._owes_report = True
                 return True
             except (OSError, RecursionError, MemoryError):
                 self.child.end()
@@ -153,17 +155,30 @@ class Horse:
     def report(self, seconds: float) -> Report | None:
         """What it says within so many seconds; None when it has nothing to say, dead or alive, or not all of it yet."""
         until = time.monotonic() + seconds
-        line = [] if self._has_hung_up else [self._line.fileno()]
-        while self.child.wait(max(0.0, until - time.monotonic()), *line):
-            try:
-                self._parts.extend(iter(self._inbox.next, None))
-            except (OSError, EOFError, MemoryError):
-                self._hang_up()
-            if len(self._parts) == PARTS_OF_REPORT:
-                return self._whole_report()
-            if self._has_hung_up:
+        while not self._has_reported():
+            line = [] if self._has_hung_up else [self._line.fileno()]
+            if not self.child.wait(max(0.0, until - time.monotonic()), *line):
                 return None
-        return None
+            self._read()
+            if self._has_hung_up and not self._has_reported():
+                return None
+        return self._whole_report()
+
+    def _is_through(self) -> bool:
+        """It may have said so right before its end."""
+        self._read()
+        return not self._owes_report or self._has_reported()
+
+    def _has_reported(self) -> bool:
+        return len(self._parts) == PARTS_OF_REPORT
+
+    def _read(self) -> None:
+        if self._has_hung_up:
+            return
+        try:
+            self._parts.extend(iter(self._inbox.next, None))
+        except (OSError, EOFError, MemoryError):
+            self._hang_up()
 
     def _hang_up(self) -> None:
         """Its end is waited for. A job has closed all files, is another program, or has written to the line by mistake;
@@ -174,6 +189,7 @@ class Horse:
 
     def _whole_report(self) -> Report:
         (message, result), self._parts = self._parts, []
+        self._owes_report = False
         values = json.loads(message)
         if values["ended"]:
             values["ended"] = RQEnd(**values["ended"], result=result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -100,8 +101,11 @@ class KeptEndings:
             if self._file is None:
                 self._file = disk_file("tenant_slots_kept")
             place = os.fstat(self._file).st_size
-            if os.pwrite(self._file, content, place) == len(content):
-                self._on_disk[run] = (place, len(content))
+            written = os.pwrite(self._file, content, place)
+            if written != len(content):
+                os.ftruncate(self._file, place)  # there may be room for what is smaller
+                raise OSError(errno.ENOSPC, f"{written} of {len(content)} bytes could be written")
+            self._on_disk[run] = (place, len(content))
         except OSError as error:
             text = "what job %s left cannot be kept until the database is back: %s"
             logger.error(text, run[0], error, extra=logs.about_run(run[0]))

@@ -84,9 +84,9 @@ class RidingWorker(BaseWorker):
                     return  # a child that a job has forked, and that fell through to here
                 with garbage.left_in_time():
                     del context  # with what the job has put there, which ends now
-            output.flush()
+            has_flushed = output.flush()
             job = order.job if isinstance(order, Order) else None
-            may_go_on = jobs < self.jobs_per_horse and not self._timed_out
+            may_go_on = jobs < self.jobs_per_horse and not self._timed_out and has_flushed
             is_fit = may_go_on and baseline is not None and _is_as_before(baseline, job)
             if os.getpid() != process:
                 return  # or that what it has left has forked

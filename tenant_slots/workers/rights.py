@@ -46,6 +46,15 @@ CAPABILITIES = struct.pack("=Ii", 0x20080522, 0)
 BYTES_OF_CAPABILITIES = 24
 
 
+def have_standard_files() -> None:
+    """Whoever has started us may have closed some. What is opened next would have their numbers, such as what a worker
+    shares with its work-horse, and what jobs print would be written there.
+    """
+    for number in STANDARD_FILES:  # the lowest number that is free is given out first
+        if _identity(number) is None:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
 def rights() -> tuple[object, ...]:
     """What this process may use of the system, and as whom."""
     import resource  # not on Windows, where no worker has a work-horse

@@ -25,9 +25,11 @@ logger = logging.getLogger("tenant_slots")
 
 RESET = (
     "RESET ALL; RESET SESSION AUTHORIZATION; UNLISTEN *; CLOSE ALL; SELECT pg_advisory_unlock_all(); DISCARD TEMP; "
-    "DISCARD SEQUENCES"
+    "DISCARD SEQUENCES; SELECT setseed(hashtext(gen_random_uuid()::text) / 2147483648.0)"
 )
-"""All that ``DISCARD ALL`` does, but for what is prepared, which the driver has done."""
+"""All that ``DISCARD ALL`` does, but for what is prepared, which the driver has done; and nobody can foretell what the
+next job draws.
+"""
 
 PREPARED_BY_JOB = "SELECT 1 FROM pg_prepared_statements WHERE from_sql LIMIT 1"
 

@@ -285,7 +285,7 @@ class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, R
         """The job has run, its work-horse has died, or this worker is to end at once and takes the horse along."""
         with self._handing:
             self._rq_id, self._horse_pid = None, 0
-        report = self._once_sent(report)
+        report = self._once_sent(self._if_begun(run, report))
         with self._parting_if_unfit(report) as status:
             if report is not None and report.met_outage:
                 self.sweeper.contact.broken()
@@ -312,6 +312,14 @@ class Supervisor(HandingOnWorker, DependentsWorker, AsideWorker, RidingWorker, R
             self._tell(news, report)
             if report is not None and report.lingers and report.is_fit:
                 self._let_linger()
+
+    def _if_begun(self, run: SupervisedRun | None, report: Report | None) -> Report | None:
+        """The report. Where the job was not begun one before has broken the work-horse: all would go back, for ever."""
+        if report is None or run is None or run.job is None or self.outbox.take(run.job.token) != NOT_BEGUN:
+            return report
+        text = "a work-horse has not begun job %s, which goes back; another work-horse takes the next one"
+        logger.error(text, run.job.uuid, extra=logs.about(run.job))
+        return replace(report, is_fit=False)
 
     def _once_sent(self, report: Report | None) -> Report | None:
         """The report, as it is when a work-horse that parts has had a moment for what it does before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -36,7 +37,7 @@ from tests.faults.supervised import (
     ours,
     ran_once,
 )
-from tests.processes import _children, wait_until
+from tests.processes import _children, is_announced, wait_until
 from tests.processes import test_database_url as database_url
 
 pytestmark = [
@@ -88,6 +89,38 @@ def test_i1_i3_i4_away_for_longer_than_a_lease_while_jobs_of_three_workers_run_a
     assert sorted(observer.started()) == ["a", "b", "c"]
     assert all_live(workers)
     assert counters_match()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_i1_i3_i4_a_job_that_ends_while_its_worker_can_open_no_more_files_is_recorded_later(
+    workers: FaultWorkers, observer: Observer, door: Path, kind: str, left: int
+) -> None:
+    """By a limit of its own, or as the whole host has none. With one left the driver may fail after the library."""
+    (worker,) = workers.start(1, worker_class=ours(kind))
+    job = jobs.hold.enqueue("acme", "held", observer.path, str(door))
+    observer.process_of("held")
+    wait_until(lambda: is_announced(job))
+    with files_left(worker.pid, left):
+        door.touch()
+        wait_until(lambda: observer.ended("held"))
+        leases_pass(1)
+        assert left or fresh(job).state == State.RUNNING, "it could be recorded, nothing was tested"
+    observer.wait_for_all()
+    assert ran_once(job)
+    assert all_live(workers)
+    assert counters_match()
+
+
+@contextmanager
+def files_left(pid: int, left: int) -> Iterator[None]:
+    """Those that are open stay so."""
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = {int(number) for number in os.listdir(f"/proc/{pid}/fd")}
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (sorted(set(range(soft)) - taken)[left], hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_control_where_sweeps_judge_right_after_it_what_has_ended_runs_again(

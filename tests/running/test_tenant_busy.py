@@ -282,8 +282,9 @@ def test_what_was_shortened_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tenant_slots"):
         assert TenantBusy(seconds=30).seconds == 30
         assert not caplog.messages
-        TenantBusy(seconds=2 * DAY), TenantBusy(until=timezone.now() + timedelta(days=9))
-    assert [text.startswith("a rest lasts from a second to a day") for text in caplog.messages] == [True, True]
+        TenantBusy(seconds=2 * DAY)
+        rests.begin(tenant_queue(), "HTTP 429", until=(timezone.now() + timedelta(days=9)).isoformat())
+    assert [text.startswith("a rest lasts") for text in caplog.messages] == [True, True]
 
 
 def test_a_coroutine_and_a_time(history: str) -> None:
@@ -394,6 +395,21 @@ def test_one_without_an_end_is_told_how_to_give_it() -> None:
 def test_a_wrong_time_is_refused(until: Any) -> None:
     with pytest.raises(InvalidTime):
         TenantBusy(until=until)
+
+
+@pytest.mark.parametrize("hours", [-26, 26, pytest.param(0, id="control")])
+def test_a_rest_lasts_until_the_time_that_was_given_whatever_the_clock_of_the_workers_host_says(
+    hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until, now = timezone.now() + timedelta(hours=2), timezone.now
+    job = jobs.ask_partner_slowly.enqueue("acme", until.isoformat())
+    monkeypatch.setattr(timezone, "now", lambda: now() + timedelta(hours=hours))
+    work()
+    assert fresh(job.tenant_queue).rests_until == until
+
+
+def test_nobody_waits_for_longer_than_a_day_for_a_time_that_is_far_ahead_by_this_hosts_clock() -> None:
+    assert seconds_left(TenantBusy(until=timezone.now() + timedelta(days=2))) == DAY
 
 
 def test_a_time_that_has_passed_leaves_no_seconds() -> None:

@@ -46,6 +46,7 @@ class ForgetfulWorker(TenantPreforkWorker):
         super().__init__(*args, **kwargs)
         Baseline.restore = Baseline.let_go = lambda _: None  # type: ignore[method-assign]
         riding.leave_transactions = lambda *_: None
+        riding.output = SimpleNamespace(flush=lambda: True)  # type: ignore[assignment]
         self._make_ready = lambda _: None  # type: ignore[method-assign]
         riding.garbage = SimpleNamespace(  # type: ignore[assignment]
             collect_between_jobs=lambda: None, in_time=nullcontext, left_in_time=nullcontext

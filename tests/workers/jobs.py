@@ -16,6 +16,7 @@ from rq import get_current_job
 
 from tenant_slots import tenant_job
 from tenant_slots.models import TenantQueue
+from tenant_slots.running.supervised import RiddenRun
 from tests.jobs import note
 
 MEGABYTE = 1024 * 1024
@@ -155,3 +156,31 @@ def run(tenant: str, name: str, history: str, how: str = "") -> None:
 async def process_of_coroutine(tenant: str) -> int:
     await TenantQueue.objects.acount()
     return os.getpid()
+
+
+@tenant_job("imports", tenant="tenant")
+def print_where_nobody_reads(tenant: str, blocks_alarms: bool) -> int:
+    """What is more than a pipe takes."""
+    reads, writes = os.pipe()
+    sys.stdout = os.fdopen(writes, "w", buffering=MEGABYTE)
+    sys.stdout.write("x" * (MEGABYTE - 1))
+    hoard.append(reads)
+    if blocks_alarms:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    return os.getpid()
+
+
+@tenant_job("imports", tenant="tenant")
+def standard_files(tenant: str) -> list[str]:
+    return [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]
+
+
+@tenant_job("imports", tenant="tenant")
+def break_what_begins(tenant: str) -> int:
+    """As one that forgets modules, or leaves a mock in the place of what a work-horse needs."""
+    RiddenRun.begin = _fail  # type: ignore[method-assign]
+    return os.getpid()
+
+
+def _fail(*_: Any) -> bool:
+    raise RuntimeError("broken by a job")

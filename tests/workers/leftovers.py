@@ -170,6 +170,14 @@ def _last_value() -> int | None:
         return None
 
 
+def _draws_foreseeably() -> bool:
+    drawn = sql("SELECT random()")
+    sql("SELECT setseed(0.5)")
+    foreseen = sql("SELECT random()")
+    connection.close()  # the next one is to be left with the seed, and not with this one
+    return bool(drawn == foreseen)
+
+
 def _note_queries() -> None:
     connection.force_debug_cursor = True
     sql("SELECT 1")
@@ -279,6 +287,7 @@ IN_POSTGRESQL = {
         lambda: sql("PREPARE left_by_a_job AS SELECT 1"),
         lambda: sql("SELECT count(*) FROM pg_prepared_statements WHERE name = 'left_by_a_job'"),
     ),
+    "seed of what is drawn": Leftover(lambda: sql("SELECT setseed(0.5)"), _draws_foreseeably),
     "last value of a sequence": Leftover(lambda: sql("SELECT nextval('tenant_slots_tenantqueue_id_seq')"), _last_value),
 }
 if KEEPS_NOTIFICATIONS:

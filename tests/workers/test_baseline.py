@@ -37,6 +37,7 @@ from tests.history import History
 from tests.processes import Workers, wait_until
 from tests.processes import test_database_url as database_url
 from tests.sleeping import replace_sleep
+from tests.workers import jobs as horse_jobs
 from tests.workers import leftovers
 from tests.workers.leftovers import GONE_ANYWAY, IN_ANY, IN_POSTGRESQL, LASTING, TRANSACTIONS, WRITTEN
 
@@ -427,6 +428,23 @@ def test_a_job_that_a_work_horse_did_not_come_to_has_not_crashed(
     assert sorted(history.started()) == ["acme", "umbrella", "whale"]
     ended = [TenantJob.objects.get(pk=row.pk) for row in rows]
     assert {(job.state, job.crashes, job.interruptions) for job in ended} == {(State.FINISHED, 0, 0)}
+    assert counters_match()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_work_horse_in_which_no_job_begins_any_more_is_replaced(
+    history: History, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says that it is fit for another one; each would be put back, for ever."""
+    broken = horse_jobs.break_what_begins.enqueue("whale")
+    rows = [jobs.record.enqueue(tenant, tenant, history.path) for tenant in ("acme", "umbrella")]
+    queue = django_rq.get_queue("imports")
+    TenantPreforkWorker([queue], connection=queue.connection).work(burst=True, logging_level="CRITICAL")
+    assert sorted(history.started()) == ["acme", "umbrella"]
+    ended = [TenantJob.objects.get(pk=row.pk) for row in (broken, *rows)]
+    assert {(job.state, job.crashes, job.interruptions) for job in ended} == {(State.FINISHED, 0, 0)}
+    assert sorted(job.attempt for job in ended) == [1, 1, 2]
+    assert "has not begun job" in caplog.text
     assert counters_match()
 
 

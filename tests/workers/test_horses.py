@@ -22,11 +22,12 @@ from django.test import override_settings
 from rq.command import send_stop_job_command
 from rq.job import JobStatus
 
-from tenant_slots import queue_directory
+from tenant_slots import garbage, queue_directory
 from tenant_slots.models import ENDED, State, TenantJob, TenantQueue
-from tenant_slots.workers import horses
+from tenant_slots.workers import TenantPreforkWorker, horses
 from tenant_slots.workers.children import Child
 from tenant_slots.workers.horses import Horse, Order, Reins, Report, RQEnd
+from tests import factories
 from tests.factories import counters_match, fresh
 from tests.faults.observer import is_gone
 from tests.history import History
@@ -139,6 +140,31 @@ def test_what_their_worker_has_printed_is_seen_once() -> None:
     """And not once more for each process that it has forked."""
     enqueue(2)
     assert printed_by("tests.workers.classes.TalkativeWorker").count("words of the worker") == 2
+
+
+@pytest.mark.parametrize("blocks_alarms", [False, True])
+@pytest.mark.django_db(transaction=True)
+def test_a_horse_whose_output_nobody_reads_runs_no_other_job(
+    blocks_alarms: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would wait for that."""
+    monkeypatch.setattr(garbage, "SECONDS_TO_END", 1)
+    prints = jobs.print_where_nobody_reads.enqueue("acme", blocks_alarms)
+    after, last = enqueue(2)
+    began = time.monotonic()
+    factories.burst(TenantPreforkWorker)
+    assert time.monotonic() - began < 10
+    assert fresh(prints).result != fresh(after).result == fresh(last).result
+
+
+@pytest.mark.usefixtures("workers")
+@pytest.mark.parametrize("worker_class", [PREFORK, FORKING, "tenant_slots.workers.TenantSimpleWorker"])
+def test_a_worker_that_was_started_without_standard_files_has_nothing_of_its_own_there(worker_class: str) -> None:
+    """A job that prints would write over the witness of its own run."""
+    job = jobs.standard_files.enqueue("acme")
+    command = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *MANAGE, "rqworker", "imports", "--burst"]
+    assert subprocess.run(command, cwd=ROOT, env=environment(worker_class)).returncode == 0
+    assert fresh(job).result == [os.devnull] * 3
 
 
 def printed_by(worker_class: str) -> list[str]:
@@ -269,6 +295,51 @@ def test_what_a_horse_has_said_right_before_its_end_is_heard(report: Report | No
     try:
         wait_until(horse.child.has_ended)
         assert horse.report(0) == report
+    finally:
+        horse.part(0)
+
+
+def leave_a_process(path: Path, end: Callable[[], object]) -> Callable[[Reins], object]:
+    """In its group, as what a job has started; and then it ends at once, by a success."""
+
+    def live(reins: Reins) -> None:
+        path.write_text(str(subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL).pid))
+        if end is report:
+            reins.report(Report())
+        else:
+            end()
+
+    return live
+
+
+def report() -> None: ...
+
+
+def end_process() -> None:
+    os._exit(0)
+
+
+def become_a_program_that_ends() -> None:
+    os.execv("/bin/true", ["true"])  # noqa: S606
+
+
+@pytest.mark.parametrize("order", [Order("some job", "imports"), None])
+@pytest.mark.parametrize("end", [end_process, become_a_program_that_ends, report])
+def test_what_a_job_has_started_goes_with_a_horse_that_ends_in_its_midst(
+    end: Callable[[], object], order: Order | None, tmp_path: Path
+) -> None:
+    """Whatever it calls that end: the job runs again. What a job leaves that has ended stays, as does a part of it
+    where none was under way.
+    """
+    horse, path = Horse(leave_a_process(tmp_path / "left", end), order), tmp_path / "left"
+    try:
+        wait_until(horse.child.has_ended)
+        left = int(path.read_text())
+        if order is not None and end is not report:
+            wait_until(lambda: is_gone(left))
+        else:
+            assert not is_gone(left)
+            os.kill(left, signal.SIGKILL)
     finally:
         horse.part(0)
 
