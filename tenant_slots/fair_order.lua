@@ -582,7 +582,7 @@ local function settle(queue, tenant, seconds, mark)
   local charged = charge_of(record)
   local swept = times_of(queue).swept
   if seconds > now - swept then charged = math.max(charged, by_share(record, seconds - (now - swept))) end
-  finish(record, 1, charged, seconds >= 0 and now - seconds or record.begun / math.max(1, record.jobs))
+  finish(record, 1, charged, now - math.max(0, seconds)) -- one that has not run was admitted lately
   if seconds >= 0 then
     record.done = record.done + by_share(record, seconds)
     note(queue, 'sure', math.max(times_of(queue).sure, math.min(times_of(queue).virtual, record.done)))
@@ -1033,19 +1033,21 @@ local function up_to_date(said, known, change)
 end
 
 -- Charge so many jobs under way, and their seconds, as the database has said; so many, with this sum of their starts, were
--- known before it was asked.
+-- known before it was asked. For as many jobs as are known here no more than is known here: one of the clocks may have been
+-- put forward while they run, and nobody who comes meanwhile is to stand behind time that has not been.
 local function charge_as_said(record, said, seen)
   local seconds = record.jobs * now - record.begun
+  if said.jobs == seen.jobs then said.seconds = math.min(said.seconds, math.max(0, seen.jobs * now - seen.begun)) end
   local more_jobs, more_seconds = record.jobs - seen.jobs, seconds - (seen.jobs * now - seen.begun)
   local jobs = up_to_date(said.jobs, record.jobs, more_jobs)
   charge(record, jobs, up_to_date(said.seconds, math.max(0, seconds), more_seconds))
 end
 
 -- What is under way is charged for as long as it has run, at least the mean: tenant, its jobs, and their seconds in turn,
--- behind the ids of so many plain jobs that are admitted, and so many values of what was known before. It is believed to run
--- for so many seconds from now.
-function operations.charge(queue, seconds, plain, before)
-  local given, least, most = rest(4), math.huge, 0
+-- behind the ids of so many plain jobs that are admitted, so many values of what was known before, and so many of shares,
+-- tenant and share in turn. It is believed to run for so many seconds from now.
+function operations.charge(queue, seconds, plain, before, shares)
+  local given, least, most = rest(5), math.huge, 0
   local said, seen = {}, {}
   note(queue, 'swept', now)
   note(queue, 'believed', now + seconds)
@@ -1054,7 +1056,9 @@ function operations.charge(queue, seconds, plain, before)
   for at = plain + 1, plain + before, 3 do
     seen[given[at]] = {jobs = tonumber(given[at + 1]), begun = tonumber(given[at + 2])}
   end
-  for at = plain + before + 1, #given, 3 do
+  local running = plain + before + shares
+  for at = plain + before + 1, running, 2 do learn_share(read(queue, given[at]), tonumber(given[at + 1])) end
+  for at = running + 1, #given, 3 do
     said[given[at]] = {jobs = tonumber(given[at + 1]), seconds = tonumber(given[at + 2])}
   end
   redis.call('DEL', busy)

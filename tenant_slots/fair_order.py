@@ -19,7 +19,7 @@ afterwards. One that was lost with its feeder is over after a second.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -317,6 +317,7 @@ def charge(
     running: Iterable[tuple[int, int, float]],
     plain: Collection[str] = (),
     seen: Collection[bytes] | None = None,
+    shares: Mapping[int, int] | None = None,
 ) -> None:
     """Charge tenants for what runs.
 
@@ -326,9 +327,11 @@ def charge(
         plain: the ids of those plain RQ jobs that are admitted and have not started.
         seen: what `under_way` said before `running` was read. Jobs that have started or ended since count as they are
             now. None: it was read at this moment.
+        shares: of these tenants, by primary key, for those that are not known here, as after a FLUSHALL.
     """
     seen = under_way(rq_queue) if seen is None else seen
-    before = (_seconds_alive(), len(plain), len(seen), *plain, *seen)
+    of_tenants = [number for share in (shares or {}).items() for number in share]
+    before = (_seconds_alive(), len(plain), len(seen), len(of_tenants), *plain, *seen, *of_tenants)
     _ask(rq_queue, "charge", rq_queue, *before, *(number for tenant in running for number in tenant))
 
 

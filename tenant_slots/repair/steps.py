@@ -326,7 +326,7 @@ def charge(report: Report, contact: Contact) -> None:
 
 def _charge(rq_queue: str, found: findings.UnderWay, seen: list[bytes]) -> bool:
     with suppress(*queue_directory.OUT_OF_REACH):
-        fair_order.charge(rq_queue, found.tenants, found.plain, seen)
+        fair_order.charge(rq_queue, found.tenants, found.plain, seen, found.shares)
         return True
     return False
 

@@ -58,6 +58,12 @@ def away(tenant: int, seconds: float) -> None:
     write(tenant, QUEUE, before._replace(left_at=before.left_at - seconds))
 
 
+def seem_to_run_for_longer(tenant: int, seconds: float) -> None:
+    """By so many, each of those that are under way."""
+    before = record(tenant)
+    write(tenant, QUEUE, before._replace(begun=before.begun - before.jobs * seconds))
+
+
 def served(turns: int, seconds: dict[int, float] | None = None) -> list[int]:
     """Who had the next turns, where every job runs at once for as long as its tenant's do, and all have more to run."""
     found = []

@@ -9,8 +9,7 @@ import pytest
 
 from tenant_slots import fair_order
 from tenant_slots.fair_order import Freed, Turn
-from tests.fair_order.orders import QUEUE, A, B, C, alone, offer, record
-from tests.order_records import write
+from tests.fair_order.orders import QUEUE, A, B, C, alone, offer, record, seem_to_run_for_longer
 
 pytestmark = alone
 
@@ -35,8 +34,7 @@ def runs_for_an_hour(tenant: int, share: int) -> None:
     for _ in range(WORKERS):
         turn = starts()
     fair_order.drop(turn, 1, is_full=True)
-    before = record(tenant)
-    write(tenant, QUEUE, before._replace(begun=before.begun - WORKERS * HOUR))
+    seem_to_run_for_longer(tenant, HOUR)
     is_swept(tenant)
 
 
@@ -101,8 +99,7 @@ def test_those_beside_a_tenant_with_long_jobs_whose_share_is_lowered_have_their_
 def test_what_a_job_takes_after_its_tenants_share_was_changed_counts_by_the_new_one() -> None:
     runs_for_an_hour(A, share=10)
     told(1)
-    before = record(A)
-    write(A, QUEUE, before._replace(begun=before.begun - WORKERS * HOUR))
+    seem_to_run_for_longer(A, HOUR)
     is_swept(A, 2 * HOUR)
     for _ in range(WORKERS):
         ends(A, 2 * HOUR)

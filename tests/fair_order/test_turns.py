@@ -8,7 +8,21 @@ import pytest
 
 from tenant_slots import fair_order
 from tenant_slots.fair_order import NOTHING_CHARGED, NOTHING_RAN, Freed, Turn
-from tests.fair_order.orders import FEEDER, LANE, QUEUE, A, B, C, away, next_one, offer, order, record, served
+from tests.fair_order.orders import (
+    FEEDER,
+    LANE,
+    QUEUE,
+    A,
+    B,
+    C,
+    away,
+    next_one,
+    offer,
+    order,
+    record,
+    seem_to_run_for_longer,
+    served,
+)
 from tests.order_records import records
 
 
@@ -152,6 +166,7 @@ def test_a_slot_that_was_no_jobs_changes_no_charge() -> None:
 def test_what_runs_for_long_is_charged_while_it_runs() -> None:
     offer(A, B)
     assert [next_one().tenant_queue_id for _ in range(2)] == [A, B]
+    seem_to_run_for_longer(A, 3600)
     fair_order.charge(QUEUE, [(A, 1, 3600.0)])
     fair_order.freed(Freed(B, 1.0, QUEUE))
     assert [next_one().tenant_queue_id for _ in range(50)] == [B] * 50

@@ -34,6 +34,7 @@ from tests.fair_order.orders import (
     order,
     record,
     redis,
+    seem_to_run_for_longer,
     served,
     shut,
     sleeps,
@@ -47,11 +48,6 @@ def starts(tenant: int) -> None:
     turn, _ = fair_order.take("rq:worker:one", [QUEUE], waits=False)
     assert isinstance(turn, Turn)
     assert turn.tenant_queue_id == tenant
-
-
-def seem_to_run_for_longer(tenant: int, seconds: float) -> None:
-    before = record(tenant)
-    write(tenant, QUEUE, before._replace(begun=before.begun - before.jobs * seconds))
 
 
 def test_the_clock_of_the_queue_goes_back_where_time_was_assumed_that_no_job_has_taken() -> None:
@@ -195,6 +191,7 @@ def test_what_happens_while_the_database_is_asked_what_runs_counts_whether_or_no
     happens: Callable[[], None], said: tuple[int, float] | None, found: tuple[int, float]
 ) -> None:
     offer(A), starts(A), starts(A)
+    seem_to_run_for_longer(A, 600)
     fair_order.charge(QUEUE, [(A, 2, 1200.0)])
     seen = fair_order.under_way(QUEUE)
     happens()
@@ -248,6 +245,7 @@ def test_a_cancel_beside_long_jobs_makes_no_credit_of_absence() -> None:
 def test_the_clock_of_the_queue_does_not_go_back_for_the_end_of_a_job_that_was_never_counted() -> None:
     """A plain RQ job had no turn. What its tenant has had beside it is what another one runs for."""
     offer(A), starts(A)
+    seem_to_run_for_longer(A, 3600)
     fair_order.charge(QUEUE, [(A, 1, 3600.0)])
     starts(A)
     fair_order.charge(QUEUE, [(A, 1, 3600.0)])
@@ -269,6 +267,48 @@ def test_a_clock_of_redis_that_was_set_back_earns_nobody_what_it_was_away_for() 
     offer(A)
     had = Counter(served(100, {A: 10.0, B: 10.0}))
     assert abs(had[A] - had[B]) <= 4
+
+
+@pytest.mark.parametrize("seconds", [3600.0, pytest.param(0.0, id="control")])
+def test_nobody_stands_behind_time_for_which_only_the_clock_of_the_database_was_put_forward(seconds: float) -> None:
+    """A's two jobs have run for ten seconds. B comes then, and C after the end of one of them."""
+    offer(A), starts(A), starts(A)
+    fair_order.drop(Turn(QUEUE, A, jobs=0, offers=record(A).offers), is_full=True)
+    seem_to_run_for_longer(A, 10)
+    fair_order.charge(QUEUE, [(A, 2, 2 * (10 + seconds))])
+    offer(B)
+    for _ in range(2):
+        fair_order.freed(Freed(A, 10.0, QUEUE))
+    starts(B)
+    fair_order.freed(Freed(B, 1.0, QUEUE))
+    offer(C)
+    had = Counter(served(300))
+    assert min(had[A], had[B], had[C]) >= 80
+
+
+def test_a_job_that_was_admitted_and_has_not_run_takes_nothing_of_what_others_have_run_for() -> None:
+    offer(A), starts(A), starts(A)
+    seem_to_run_for_longer(A, 600)
+    starts(A)
+    fair_order.freed(Freed(A, NOTHING_RAN, QUEUE))
+    now = record(A)
+    assert now.jobs * clock() - now.begun == pytest.approx(1200, abs=10)
+
+
+@alone
+@pytest.mark.parametrize("share", [2, 10, pytest.param(1, id="control")])
+def test_who_waits_beside_long_jobs_when_redis_forgets_all_has_its_part(share: int) -> None:
+    """The first sweep charges them before anybody has said what share their tenant has. C comes later."""
+    for _ in range(2):
+        seen = fair_order.under_way(QUEUE)
+        fair_order.charge(QUEUE, [(A, 4, 4 * 3600.0)], seen=seen, shares={A: share})
+        offer(A, share=share), offer(B, share=1)
+    offer(C, share=1)
+    for _ in range(4):
+        fair_order.freed(Freed(A, 3600.0, QUEUE))
+    had = Counter(served(1000))
+    assert had[B] == pytest.approx(1000 / (share + 2), abs=4)
+    assert had[C] == pytest.approx(1000 / (share + 2), abs=4)
 
 
 @alone
