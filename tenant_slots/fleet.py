@@ -8,8 +8,8 @@ so lately. Of a stock worker nobody knows better than its record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -24,6 +24,7 @@ from tenant_slots import dispatch, logs, queue_directory
 from tenant_slots.conf import rq_queues
 from tenant_slots.exceptions import UnusableQueue
 from tenant_slots.models import TenantJob
+from tenant_slots.queue_names import names_in
 from tenant_slots.validation import storable
 
 logger = logging.getLogger("tenant_slots")
@@ -42,6 +43,8 @@ AT_ONCE = 500
 class Member:
     """One worker that RQ has on record."""
 
+    server: str
+    """A queue of the server that has the record: workers of two servers may have one name."""
     name: str
     queues: tuple[str, ...]
     state: str
@@ -81,10 +84,13 @@ class Fleet:
     """Queues whose workers are told to rest, as all of their server: ``rq suspend``."""
     unusable: tuple[str, ...] = ()
     """Queues whose settings lead to no Redis, so that nobody can listen on them."""
+    servers: Mapping[str, str] = field(default_factory=dict)
+    """By queue, as of `Member.server`."""
 
     def of(self, queue: str) -> tuple[Member, ...]:
-        """Who listens on a queue of RQ, the dead among them."""
-        return tuple(member for member in self.members if queue in member.queues)
+        """Who listens on a queue of RQ, the dead among them. Another server may have one of that name too."""
+        server = self.servers.get(queue)
+        return tuple(member for member in self.members if member.server == server and queue in member.queues)
 
     def is_without_worker(self, queue: str) -> bool:
         """Whether nobody takes jobs of a queue. Not while its Redis does not answer."""
@@ -106,14 +112,16 @@ def known(*queues: str) -> Fleet:
     """
     names = queues or tuple(rq_queues())
     queue_directory.look_at_servers(names)
-    members: dict[str, Member] = {}
+    members: list[Member] = []
+    servers: dict[str, str] = {}
     unasked: list[str] = []
     unusable: list[str] = []
     suspended: list[str] = []
     for name, same_server in queue_directory.by_server(names).items():
+        servers |= dict.fromkeys(same_server, name)
         try:
             with queue_directory.reaching(name) as queue:
-                members |= {member.name: member for member in _members(queue.connection)}
+                members += _members(queue.connection, name)
                 suspended += same_server if is_suspended(queue.connection) else []
         except queue_directory.OUT_OF_REACH as error:
             about_queue = logs.about_named(queue=name)
@@ -123,8 +131,8 @@ def known(*queues: str) -> Fleet:
             unasked += same_server
             if isinstance(error, UnusableQueue):
                 unusable += same_server
-    by_name = tuple(sorted(members.values(), key=lambda member: member.name))
-    return Fleet(by_name, tuple(unasked), tuple(suspended), tuple(unusable))
+    by_name = tuple(sorted(members, key=lambda member: member.name))
+    return Fleet(by_name, tuple(unasked), tuple(suspended), tuple(unusable), servers)
 
 
 def without_worker(known: Fleet, with_jobs: Collection[str]) -> list[str]:
@@ -179,8 +187,9 @@ def last_heartbeat(job: TenantJob) -> object:
     return beat if worker in (None, b"", job.worker.encode()) else None
 
 
-def _members(connection: Redis) -> Iterable[Member]:
-    keys = sorted(Worker.all_keys(connection=connection))
+def _members(connection: Redis, server: str) -> Iterable[Member]:
+    known: Any = connection.smembers(Worker.redis_workers_keys)  # not as text, whatever its types say
+    keys = sorted(map(_text, known))
     for start in range(0, len(keys), AT_ONCE):
         some = keys[start : start + AT_ONCE]
         with connection.pipeline(transaction=False) as pipeline:
@@ -192,11 +201,16 @@ def _members(connection: Redis) -> Iterable[Member]:
         present = _present(connection, found, seconds)
         for key, record in found.items():
             if "death" not in record and "birth" in record:
-                yield _member(key, record, seconds, is_present=key in present)
+                yield _member(server, key, record, seconds, is_present=key in present)
 
 
 def _decoded(record: dict[bytes, bytes]) -> dict[str, str]:
-    return {name.decode(): value.decode(errors="replace") for name, value in record.items()}
+    return {_text(name): _text(value) for name, value in record.items()}
+
+
+def _text(raw: bytes) -> str:
+    """Whatever a job or another program has written there."""
+    return raw.decode(errors="replace")
 
 
 def _present(connection: Redis, records: dict[str, dict[str, str]], now: int) -> set[str]:
@@ -205,7 +219,7 @@ def _present(connection: Redis, records: dict[str, dict[str, str]], now: int) ->
         (key, f"tenant_slots:workers:{queue}")
         for key, record in records.items()
         if CLASS in record
-        for queue in record.get("queues", "").split(",")
+        for queue in names_in(record.get("queues", ""))
     ]
     with connection.pipeline(transaction=False) as pipeline:
         for key, presence in places:
@@ -214,12 +228,13 @@ def _present(connection: Redis, records: dict[str, dict[str, str]], now: int) ->
     return {key for (key, _), score in zip(places, until, strict=True) if score is not None and score > now}
 
 
-def _member(key: str, record: dict[str, str], now: int, *, is_present: bool) -> Member:
+def _member(server: str, key: str, record: dict[str, str], now: int, *, is_present: bool) -> Member:
     worker_class, born_at = record.get(CLASS, ""), _moment(record.get("birth"))
     is_new = born_at is not None and born_at.timestamp() > now - SECONDS_ALIVE
     return Member(
+        server=server,
         name=key.removeprefix(Worker.redis_worker_namespace_prefix),
-        queues=tuple(filter(None, record.get("queues", "").split(","))),
+        queues=tuple(names_in(record.get("queues", ""))),
         state=record.get("state", ""),
         rq_job_id=record.get("current_job", ""),
         host=record.get("hostname", ""),

@@ -1,4 +1,6 @@
-"""The keys of ``RQ_QUEUES`` that rows can have: a row is not even asked for by another one."""
+"""The keys of ``RQ_QUEUES``: which of them rows can have, as a row is not even asked for by another one, and which of
+them RQ's record of a worker names.
+"""
 
 from __future__ import annotations
 
@@ -23,3 +25,22 @@ def queue_problem(queue: object) -> str | None:
 def usable_queues() -> list[str]:
     """The keys of ``RQ_QUEUES`` that a tenant queue can be of. A system check reports the others."""
     return [name for name in rq_queues() if queue_problem(name) is None]
+
+
+def names_in(text: str) -> list[str]:
+    """The queues of a worker, as RQ writes them: with commas between them, which the name of a queue may have too."""
+    parts, known = text.split(","), [name for name in rq_queues() if "," in str(name)]
+    found = []
+    while parts:
+        count = max((_commas(name) + 1 for name in known if _begins_with(parts, name)), default=1)
+        found.append(",".join(parts[:count]))
+        del parts[:count]
+    return [name for name in found if name]
+
+
+def _commas(name: str) -> int:
+    return name.count(",")
+
+
+def _begins_with(parts: list[str], name: str) -> bool:
+    return parts[: _commas(name) + 1] == name.split(",")

@@ -23,7 +23,7 @@ from rq.worker_registration import REDIS_WORKER_KEYS, WORKERS_BY_QUEUE_KEY
 
 from tenant_slots import fleet, logs, queue_directory
 from tenant_slots.models import TenantJob
-from tenant_slots.queue_names import usable_queues
+from tenant_slots.queue_names import names_in, usable_queues
 from tenant_slots.repair.contact import Contact, Seen
 from tenant_slots.repair.report import Report
 
@@ -99,5 +99,5 @@ def _register(key: str, record: Mapping[str, Any], seconds: int, pipeline: Pipel
     if int(seconds_left) < 0:  # which is asked at once, before MULTI
         pipeline.expire(key, seconds)
     pipeline.sadd(REDIS_WORKER_KEYS, key)
-    for queue in as_text(record["queues"]).split(","):
+    for queue in names_in(as_text(record["queues"])):
         pipeline.sadd(WORKERS_BY_QUEUE_KEY % queue, key)
