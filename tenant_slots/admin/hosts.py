@@ -14,5 +14,5 @@ def name_hosts(jobs: Iterable[TenantJob]) -> None:
     known = fleet.known() if working else fleet.Fleet((), ())
     hosts = {(member.server, member.name): member.host for member in known.members}
     for job in jobs:
-        worker = known.servers.get(job.rq_queue_name), job.worker
+        worker = known.servers.get(job.rq_queue_name, ""), job.worker
         job.host_name = hosts.get(worker, "") if job.has_begun else ""  # type: ignore[attr-defined]  # for templates
