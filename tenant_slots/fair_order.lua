@@ -255,18 +255,6 @@ local function taken(record) return math.max(0, record.jobs * last_moment(record
 -- Its virtual time without what is only expected of the jobs under way.
 local function measured(record) return record.done + by_share(record, taken(record)) end
 
--- Its time counts by another share from now on: what the jobs under way have taken until now is divided by the one before,
--- also where their ends will divide all that they take by this one.
-local function change_share(record, share)
-  if record.share > 0 and record.jobs > 0 then
-    local before = measured(record)
-    record.ahead, record.share = record.ahead * record.share / share, share
-    record.done = before - by_share(record, taken(record))
-    record.ahead = math.max(record.ahead, by_share(record, taken(record)))
-  end
-  record.share = share
-end
-
 local function begin(record, jobs)
   record.ahead = record.ahead + jobs * charge_of(record)
   record.begun = record.begun + jobs * now
@@ -289,6 +277,20 @@ local function place(record) redis.call('ZADD', key('order', record.queue), scor
 local function place_again(record)
   if not record.had_jobs and tonumber(place_of(record) or 0) < 0 then return true end
   return redis.call('ZADD', key('order', record.queue), 'XX', 'CH', score_of(record), record.tenant) == 1
+end
+
+-- Its time counts by another share from now on: what the jobs under way have taken until now is divided by the one before,
+-- also where their ends will divide all that they take by this one.
+local function change_share(record, share)
+  if record.share == share then return end
+  local old, before = share_of(record), measured(record)
+  local was_known = record.share > 0
+  record.share = share
+  if was_known and record.jobs > 0 then
+    record.done = before - by_share(record, taken(record))
+    record.ahead = math.max(record.ahead * old / share, by_share(record, taken(record)))
+    place_again(record)
+  end
 end
 
 -- The most workers that were seen lately; nobody knows: as many as you like.
@@ -627,7 +629,6 @@ function operations.share()
   for at = 1, #given, 2 do
     for _, record in pairs(records_of(given[at])) do
       change_share(record, tonumber(given[at + 1]))
-      place_again(record)
       if record.parked == SHUT then record.parked = 1 end
       count_free(record)
     end
@@ -658,7 +659,6 @@ function operations.correct_shares()
     for _, record in pairs(records_of(given[at])) do
       if record.share == tonumber(given[at + 1]) then
         change_share(record, tonumber(given[at + 2]))
-        place_again(record)
         write(record)
       end
     end

@@ -65,6 +65,10 @@ class Member:
     is_alive: bool
 
     @property
+    def key(self) -> tuple[str, str]:
+        return self.server, self.name
+
+    @property
     def is_busy(self) -> bool:
         return self.state == WorkerStatus.BUSY
 
@@ -121,7 +125,7 @@ def known(*queues: str) -> Fleet:
         servers |= dict.fromkeys(same_server, name)
         try:
             with queue_directory.reaching(name) as queue:
-                members += _members(queue.connection, name)
+                members += list(_members(queue.connection, name))
                 suspended += same_server if is_suspended(queue.connection) else []
         except queue_directory.OUT_OF_REACH as error:
             about_queue = logs.about_named(queue=name)

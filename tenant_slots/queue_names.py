@@ -28,19 +28,17 @@ def usable_queues() -> list[str]:
 
 
 def names_in(text: str) -> list[str]:
-    """The queues of a worker, as RQ writes them: with commas between them, which the name of a queue may have too."""
-    parts, known = text.split(","), [name for name in rq_queues() if "," in str(name)]
-    found = []
+    """The queues of a worker, as RQ writes them: with commas between them, which the name of a queue may have too.
+
+    Not where its parts are queues too, which are taken for these then.
+    """
+    known = rq_queues()
+    longer = [
+        name.split(",") for name in known if "," in str(name) and not all(map(known.__contains__, name.split(",")))
+    ]
+    found, parts = [], text.split(",")
     while parts:
-        count = max((_commas(name) + 1 for name in known if _begins_with(parts, name)), default=1)
+        count = max((len(name) for name in longer if parts[: len(name)] == name), default=1)
         found.append(",".join(parts[:count]))
         del parts[:count]
     return [name for name in found if name]
-
-
-def _commas(name: str) -> int:
-    return name.count(",")
-
-
-def _begins_with(parts: list[str], name: str) -> bool:
-    return parts[: _commas(name) + 1] == name.split(",")

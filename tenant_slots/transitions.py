@@ -55,6 +55,9 @@ logger = logging.getLogger("tenant_slots")
 RUNS_AT_ONCE = "tenant_slots.running.here.run_at_once"
 """What takes the place of workers and of Redis in immediate mode. It stands above, and is named as RQ names ours."""
 
+NOT_NOW = "since it was given its slot its tenant was paused or limited, or a more urgent job has come"
+"""Why an admitted job goes back."""
+
 LOCK_TIMEOUT_SECONDS = 0.2
 """How long one tenant's locked row may hold up what is told of the end of a job."""
 
@@ -457,7 +460,9 @@ def release(job: TenantJob, *, seconds: float | None = None, **changes: Any) -> 
 
 def put_back(job: TenantJob) -> bool:
     """An admitted job would not be admitted by now: it goes to its place in the backlog. False: it has moved on."""
-    return bool(release(job, states=(State.QUEUED,), state=State.WAITING))
+    released = slots.release(job, states=(State.QUEUED,), state=State.WAITING)
+    follow(job, released, NOT_NOW, charges.unmeasured(job))
+    return bool(released)
 
 
 def follow(

@@ -13,7 +13,9 @@ from django.test import override_settings
 from rq.worker import Worker
 
 from tenant_slots import fleet
+from tenant_slots.models.queue_minute import ALL_QUEUES
 from tenant_slots.queue_names import names_in
+from tenant_slots.repair import minutes
 from tests.factories import worker_on_record
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_workers")]
@@ -44,6 +46,7 @@ def test_a_worker_of_another_server_with_the_same_name_is_another_worker(lives: 
     assert takers("imports") == ["worker-1"]
     assert takers(ELSEWHERE) == (["worker-1"] if lives else [])
     assert len(fleet.known().members) == 2
+    assert minutes._looks()[ALL_QUEUES]["workers"] == 1 + lives
 
 
 @pytest.mark.usefixtures("_second_database")
@@ -66,6 +69,7 @@ def test_a_queue_may_have_commas_in_its_name(queue: str) -> None:
     [
         ("imports,big, slow,reports", ["imports", "big, slow", "reports"]),
         ("big, slow", ["big, slow"]),
+        ("imports,reports", ["imports", "reports"]),
         ("big,bigger", ["big", "bigger"]),
         ("a,b,c", ["a,b,c"]),
         ("a,b", ["a,b"]),
@@ -74,7 +78,7 @@ def test_a_queue_may_have_commas_in_its_name(queue: str) -> None:
     ],
 )
 def test_queues_of_a_worker_are_told_apart(text: str, names: list[str]) -> None:
-    queues = dict.fromkeys(("big, slow", "a,b", "a,b,c"), settings.RQ_QUEUES["imports"])
+    queues = dict.fromkeys(("big, slow", "a,b", "a,b,c", "imports,reports"), settings.RQ_QUEUES["imports"])
     with override_settings(RQ_QUEUES=settings.RQ_QUEUES | queues):
         assert names_in(text) == names
 

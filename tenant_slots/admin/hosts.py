@@ -12,7 +12,7 @@ def name_hosts(jobs: Iterable[TenantJob]) -> None:
     """Give each a `host_name`: that of its worker, as RQ has it on record, or "". Nobody is asked without a worker."""
     working = [job for job in jobs if job.worker and job.has_begun]
     known = fleet.known() if working else fleet.Fleet((), ())
-    hosts = {(member.server, member.name): member.host for member in known.members}
+    hosts = {member.key: member.host for member in known.members}
     for job in jobs:
         worker = known.servers.get(job.rq_queue_name, ""), job.worker
         job.host_name = hosts.get(worker, "") if job.has_begun else ""  # type: ignore[attr-defined]  # for templates

@@ -107,7 +107,7 @@ def _looks() -> Looks:
     everywhere: dict[str, int | None] = {name: sum(one[name] or 0 for one in found.values()) for name in GAUGES}
     everybody = set()
     for queue in usable_queues():  # others' workers may be on the same server
-        alive = {member.name for member in known.of(queue) if member.is_alive}
+        alive = {member.key for member in known.of(queue) if member.is_alive}
         everybody |= alive
         if alive or queue in known.unasked:
             workers = None if queue in known.unasked else len(alive)

@@ -93,4 +93,10 @@ function operations.had_ended(queue)
   if redis.call('HEXISTS', record, 'created_at') == 1 then push(queue) end
 end
 
+-- What was put off has the other fraction.
+function operations.is_not_brought_back(queue, fraction)
+  local scheduled = entry(queue)
+  if scheduled and tonumber(scheduled) % 1 == tonumber(fraction) then redis.call('ZREM', SCHEDULED .. queue, id) end
+end
+
 operations[ARGV[1]](unpack(ARGV, 9))

@@ -72,6 +72,17 @@ def had_ended(rq_job: Job, job: TenantJob) -> None:
     _tell(rq_job, "had_ended", job.uuid, rq_job.origin)
 
 
+def is_not_brought_back(rq_job: Job, job: TenantJob) -> None:
+    """The job goes through another queue by now: RQ's scheduler is not to enqueue it in the one where it was put off.
+
+    What somebody has scheduled there meanwhile under its id is another call.
+
+    Raises:
+        RedisError: Redis cannot be asked.
+    """
+    _tell(rq_job, "is_not_brought_back", job.uuid, job.rq_queue_name, rq_copies.FRACTION)
+
+
 def waited_for(rq_job: Job) -> UUID | None:
     """The row of the run that this delivery has waited for, where it is a copy that has come back.
 

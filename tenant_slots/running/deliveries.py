@@ -25,7 +25,6 @@ from rq import Queue, Retry
 from rq.defaults import DEFAULT_FAILURE_TTL, DEFAULT_RESULT_TTL
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
-from rq.registry import ScheduledJobRegistry
 from rq.results import Result
 from rq.utils import as_text, now
 
@@ -155,25 +154,6 @@ def deferred(rq_job: Job, until: datetime | None = None, seconds: float | None =
     return _recorded_by(rq_job, partial(_unless_told_since, rq_job, record))
 
 
-def is_not_brought_back(rq_job: Job, origin: str) -> None:
-    """The job goes through another queue by now: RQ's scheduler is not to enqueue it in the one where it was put off.
-
-    What somebody has scheduled there meanwhile under its id is another call.
-
-    Raises:
-        RedisError: Redis cannot be asked.
-    """
-    scheduled = _scheduled(rq_job, origin).key
-
-    def change(pipeline: Pipeline) -> None:
-        due = pipeline.zscore(scheduled, rq_job.id)
-        pipeline.multi()
-        if rq_copies.is_entry_of_put_off(due):
-            pipeline.zrem(scheduled, rq_job.id)
-
-    rq_job.connection.transaction(change, scheduled)
-
-
 def later(rq_job: Job, job: TenantJob, *, is_anew: bool) -> Retry:
     """For another delivery while one runs: it comes back, see ``beside.py``."""
     _name_the_worker_of(job, rq_job)
@@ -300,10 +280,6 @@ def _is_to_come_back(rq_job: Job, delivered: Times) -> bool:
 def _is_canceled(rq_job: Job) -> bool:
     status = rq_job.connection.hget(rq_job.key, "status")
     return status is not None and as_text(status) == JobStatus.CANCELED
-
-
-def _scheduled(rq_job: Job, origin: str) -> ScheduledJobRegistry:
-    return ScheduledJobRegistry(origin, connection=rq_job.connection)  # type: ignore[no-untyped-call]
 
 
 def _left_as_it_was(rq_job: Job) -> Retry:

@@ -392,7 +392,7 @@ def _as_delivered(job: TenantJob, in_backlog: Mapping[str, Any], of_call: Mappin
     anew = _other_than(job, of_call if is_placed else {**in_backlog, **of_call})
     if anew and _is_of_same_redis(job, rq_job):
         if "rq_queue" in anew:
-            deliveries.is_not_brought_back(rq_job, job.rq_queue_name)
+            beside.is_not_brought_back(rq_job, job)
         changes |= anew
     if changes:
         with bounded_at_once(app_settings.DATABASE, job.tenant_queue):

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from _signal import getsignal, sigpending  # type: ignore[import-not-found]  # see `_restore_signals`
+from _thread import get_ident
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +31,7 @@ from tenant_slots.conf import app_settings
 from tenant_slots.db.sessions import threads_of_pools
 from tenant_slots.models import TenantJob
 from tenant_slots.running.coroutines import has_left_loop
-from tenant_slots.workers import left_processes
+from tenant_slots.workers import floating_point, left_processes
 from tenant_slots.workers.environment import Environment
 from tenant_slots.workers.rights import rights
 from tenant_slots.workers.sessions import end_thread_of_coroutines
@@ -66,6 +67,8 @@ OF_INTERPRETER: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = 
     (sys.getswitchinterval, sys.setswitchinterval),
     (sys.get_int_max_str_digits, sys.set_int_max_str_digits),
     (sys.get_coroutine_origin_tracking_depth, sys.set_coroutine_origin_tracking_depth),
+    (sys.get_asyncgen_hooks, lambda hooks: sys.set_asyncgen_hooks(*hooks)),
+    (floating_point.environment, floating_point.set_environment),
     (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
     (gc.isenabled, lambda collects: gc.enable() if collects else gc.disable()),
     (gc.get_debug, gc.set_debug),
@@ -127,7 +130,7 @@ class Baseline:
             end_thread_of_coroutines()
         limit = app_settings.HORSE_MAX_RSS
         is_small = (limit is None or resident_bytes() <= limit) and self._has_files_left()
-        has_its_place = rights() == self._rights and self._finds_its_way_back()
+        has_its_place = rights() == self._rights and self._finds_its_way_back() and threading.get_ident is get_ident
         is_alone = not has_left_loop() and not self._has_another_thread(job) and not self._has_another_process(job)
         return is_small and has_its_place and is_alone
 

@@ -35,10 +35,29 @@ root is to it.
 PR_GET_DUMPABLE, PR_GET_TIMERSLACK = 3, 30
 """Whether others of its user may look into it, and it into all of /proc/self; and how late it may wake up."""
 
+PR_GET_THP_DISABLE = 42
+"""Whether it does without large pages of memory."""
+
 PR_GET_CHILD_SUBREAPER = 37
 """Whether what others leave of their children becomes its own, for which it has to wait."""
 
-QUESTIONS = (PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS, PR_GET_SECUREBITS, PR_GET_DUMPABLE, PR_GET_TIMERSLACK)
+QUESTIONS = (
+    PR_GET_SECCOMP,
+    PR_GET_NO_NEW_PRIVS,
+    PR_GET_SECUREBITS,
+    PR_GET_DUMPABLE,
+    PR_GET_TIMERSLACK,
+    PR_GET_THP_DISABLE,
+)
+
+F_GETOWN_EX = 16
+"""From <fcntl.h>: who gets a file's signals, a thread, a process or a group of these."""
+
+KEYCTL = {"x86_64": 250, "aarch64": 219}.get(platform.machine())
+"""As `IOPRIO_GET`: the call that tells which keys a process has."""
+
+KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING = 0, -3
+"""From <linux/keyctl.h>."""
 
 CAPABILITIES = struct.pack("=Ii", 0x20080522, 0)
 """From <linux/capability.h>: its third version, and this process."""
@@ -76,6 +95,9 @@ def _of_linux() -> Iterator[object]:
     yield from (_libc.prctl(question, 0, 0, 0, 0) for question in QUESTIONS)
     yield _has_orphans(_libc)
     yield _capabilities(_libc)
+    yield KEYCTL and _libc.syscall(KEYCTL, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 0)
+    yield _told("personality")
+    yield _told("cgroup")  # whose limits hold for it
     yield _told("timers")  # one that a job has made sends its signal to the job that runs then
     yield _files_that_signal()
     with suppress(OSError):
@@ -109,7 +131,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     return None
 
 
-def _files_that_signal() -> list[tuple[str, int]]:
+def _files_that_signal() -> list[tuple[str, int, int]]:
     """The open files that send a signal to whoever is named there, as when something has come that can be read."""
     import fcntl  # nor this
 
@@ -117,8 +139,9 @@ def _files_that_signal() -> list[tuple[str, int]]:
     with suppress(OSError):
         for descriptor in os.listdir("/proc/self/fd"):
             with suppress(OSError):  # that of the list itself
-                if owner := fcntl.fcntl(int(descriptor), fcntl.F_GETOWN):
-                    owned.append((descriptor, owner))
+                kind, owner = struct.unpack("ii", fcntl.fcntl(int(descriptor), F_GETOWN_EX, bytes(8)))
+                if owner:
+                    owned.append((descriptor, kind, owner))
     return owned
 
 
@@ -127,7 +150,7 @@ def _told(name: str) -> bytes:
     with suppress(OSError):
         descriptor = os.open(f"/proc/self/{name}", os.O_RDONLY)
         try:
-            return os.read(descriptor, 256)
+            return os.read(descriptor, 4096)
         finally:
             os.close(descriptor)
     return b""

@@ -171,6 +171,14 @@ def print_where_nobody_reads(tenant: str, blocks_alarms: bool) -> int:
 
 
 @tenant_job("imports", tenant="tenant")
+def select_another_database(tenant: str) -> int:
+    rq_job = get_current_job()
+    assert rq_job is not None
+    rq_job.connection.execute_command("SELECT", 7)
+    return os.getpid()
+
+
+@tenant_job("imports", tenant="tenant")
 def standard_files(tenant: str) -> list[str]:
     return [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]
 

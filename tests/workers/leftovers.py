@@ -137,6 +137,10 @@ def _leave_precision() -> None:
     decimal.getcontext().prec = 3
 
 
+UPWARD = {"x86_64": 0x800, "aarch64": 0x400000}.get(platform.machine(), 0)
+"""From <fenv.h>: to the larger of two numbers."""
+
+
 def _leave_wakeup_descriptor() -> None:
     ends = socket.socketpair()
     ends[0].setblocking(False)
@@ -229,6 +233,10 @@ IN_ANY = {
     "locale": Leftover(lambda: locale.setlocale(locale.LC_TIME, "C.UTF-8"), lambda: locale.setlocale(locale.LC_TIME)),
     "wakeup descriptor": Leftover(_leave_wakeup_descriptor, _sees_wakeup_descriptor),
     "event loop": Leftover(_leave_event_loop, _sees_event_loop),
+    "rounding": Leftover(lambda: ctypes.CDLL(None).fesetround(UPWARD), lambda: repr(1.0 / len("abc"))),
+    "hooks of generators": Leftover(
+        lambda: sys.set_asyncgen_hooks(firstiter=print), lambda: str(sys.get_asyncgen_hooks().firstiter)
+    ),
     "precision of decimals": Leftover(_leave_precision, lambda: str(decimal.Decimal(1) / 3)),
     "notes of queries": Leftover(_note_queries, lambda: [connection.force_debug_cursor, len(connection.queries_log)]),
 }
@@ -382,11 +390,11 @@ def _make_timer() -> None:
 TIMERS = Path("/proc/self/timers")
 
 
-def _have_file_signal() -> None:
+def _have_file_signal(owner: Callable[[], int]) -> None:
     """When something comes: SIGIO ends a process that has no handler for it."""
     ends = socket.socketpair()
     left.append(ends)
-    fcntl.fcntl(ends[0], fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(ends[0], fcntl.F_SETOWN, owner())
     fcntl.fcntl(ends[0], fcntl.F_SETFL, os.O_ASYNC)
 
 
@@ -394,8 +402,32 @@ def _files_that_signal() -> int:
     found = 0
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(OSError):
-            found += fcntl.fcntl(int(descriptor), fcntl.F_GETOWN) == os.getpid()
+            _, owner = struct.unpack("ii", fcntl.fcntl(int(descriptor), F_GETOWN_EX, bytes(8)))
+            found += owner == os.getpid()
     return found
+
+
+F_GETOWN_EX = 16
+"""From <fcntl.h>."""
+
+
+def _join_keys() -> None:
+    """As what keeps a ticket of Kerberos there does."""
+    _call("syscall", KEYCTL, 1, None)
+
+
+def _keys() -> int:
+    return _call("syscall", KEYCTL, 0, -3, 0)
+
+
+KEYCTL = {"x86_64": 250, "aarch64": 219}.get(platform.machine(), 0)
+
+
+def _has_keys() -> bool:
+    """A container may not."""
+    with suppress(OSError):
+        return bool(KEYCTL and _keys())
+    return False
 
 
 def _has_children_of_others() -> bool:
@@ -449,11 +481,15 @@ OF_LINUX = {
     "no new privileges": Leftover(lambda: _call("prctl", 38, 1, 0, 0, 0), lambda: _call("prctl", 39, 0, 0, 0, 0)),
     "nobody may look": Leftover(lambda: _call("prctl", 4, 0, 0, 0, 0), lambda: _call("prctl", 3, 0, 0, 0, 0)),
     "wakes up late": Leftover(lambda: _call("prctl", 29, 10**9, 0, 0, 0), lambda: _call("prctl", 30, 0, 0, 0, 0)),
-    "file that signals": Leftover(_have_file_signal, _files_that_signal),
+    "file that signals": Leftover(partial(_have_file_signal, os.getpid), _files_that_signal),
+    "file that signals the group": Leftover(partial(_have_file_signal, lambda: -os.getpid()), _files_that_signal),
+    "large pages": Leftover(lambda: _call("prctl", 41, 1, 0, 0, 0), lambda: _call("prctl", 42, 0, 0, 0, 0)),
     "children of others": Leftover(lambda: _call("prctl", 36, 1, 0, 0, 0), _has_children_of_others),
 }
 if IOPRIO_SET:
     OF_LINUX["turns of its files"] = Leftover(_have_files_wait, lambda: _call("syscall", IOPRIO_SET + 1, 1, 0))
+if sys.platform == "linux" and _has_keys():
+    OF_LINUX["keys"] = Leftover(_join_keys, _keys)
 if TIMERS.exists():
     OF_LINUX["timer of the system"] = Leftover(_make_timer, TIMERS.read_text)
 if sys.platform == "linux" and _may_leave_namespaces():
@@ -462,7 +498,14 @@ if sys.platform == "linux" and _may_leave_namespaces():
     OF_LINUX["capabilities"] = Leftover(_give_up_capabilities, _capabilities)
     OF_LINUX["number of processes"] = Leftover(_be_first_to_start_one_process, _can_start_another)
 
+
+def _patch_threads() -> None:
+    """As gevent does, when a library that needs it is loaded."""
+    threading.get_ident = lambda: 1
+
+
 LASTING = {
+    "threads that are none": Leftover(_patch_threads, lambda: threading.get_ident is _thread.get_ident),
     "thread": Leftover(_start_thread, threading.active_count),
     "thread that has hardly begun": Leftover(
         lambda: _thread.start_new_thread(time.sleep, (3600,)), lambda: len(os.listdir("/proc/self/task"))

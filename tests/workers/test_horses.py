@@ -142,6 +142,16 @@ def test_what_their_worker_has_printed_is_seen_once() -> None:
     assert printed_by("tests.workers.classes.TalkativeWorker").count("words of the worker") == 2
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_database_of_redis_that_a_job_has_selected_is_not_that_of_the_next_one() -> None:
+    """It would not be found there, and be taken for one that was deleted."""
+    selects = jobs.select_another_database.enqueue("acme")
+    plain = django_rq.get_queue("imports").enqueue(os.getpid)
+    factories.burst(TenantPreforkWorker)
+    assert plain.get_status() == JobStatus.FINISHED
+    assert plain.return_value() == fresh(selects).result, "another horse has run it, nothing was tested"
+
+
 @pytest.mark.parametrize("blocks_alarms", [False, True])
 @pytest.mark.django_db(transaction=True)
 def test_a_horse_whose_output_nobody_reads_runs_no_other_job(

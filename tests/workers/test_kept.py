@@ -106,11 +106,17 @@ WRITE, READ = os.pwrite, os.pread
 
 @pytest.mark.usefixtures("_little_memory")
 @pytest.mark.parametrize("pwrite", [no_room, half])
-def test_a_full_disk_costs_what_a_job_left_and_never_its_end(pwrite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_what_a_job_left_and_never_its_end(
+    pwrite: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     keeper, endings = filled(4)
+    assert keeper._file is not None
+    taken = os.fstat(keeper._file).st_size
     with monkeypatch.context() as full:
         full.setattr(os, "pwrite", pwrite)
         keeper.add(ending(4))
+    assert "what job 4 left cannot be kept" in caplog.text
+    assert os.fstat(keeper._file).st_size == taken
     keeper.add(ending(5))
     whole = list(keeper.whole())
     assert whole[:4] == endings
