@@ -105,6 +105,7 @@ class Baseline:
         self._loop = _event_loop_of(self._policy)
         self._wakes = signal.set_wakeup_fd(-1)
         signal.set_wakeup_fd(self._wakes)
+        self._streams = _streams()
         self._path, self._directory = _path(), _directory()
         self._umask = os.umask(0o022)
         os.umask(self._umask)
@@ -177,6 +178,7 @@ class Baseline:
         self._restore_event_loop()
         self._restore_signals()
         self._environment.restore()
+        sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc]
 
     def restore(self) -> None:
         """All but the sessions of the database."""
@@ -236,6 +238,10 @@ class Baseline:
         if locale.setlocale(locale.LC_ALL) != self._locale:
             locale.setlocale(locale.LC_ALL, self._locale)
         time.tzset()  # as the environment says again
+
+
+def _streams() -> tuple[Any, ...]:
+    return sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__
 
 
 def _tools() -> set[int]:

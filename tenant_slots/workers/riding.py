@@ -130,6 +130,7 @@ class RidingWorker(BaseWorker):
         self._tell_environment(order)
         job = self.job_class(order.rq_id, connection=self.connection)
         vars(job).update(order.rq_fields or {}, serializer=self.serializer)  # which it need not find to be one again
+        vars(job).update(_call_of(ours))
         self._run_of(order).hand_to(job)
         job.worker_name = self.name
         job.started_at = job.last_heartbeat = now()
@@ -236,6 +237,11 @@ class RidingWorker(BaseWorker):
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         self._timed_out = isinstance(exc_info[1], JobTimeoutException)
         super().handle_exception(job, *exc_info)
+
+
+def _call_of(job: TenantJob) -> dict[str, Any]:
+    """What RQ's object calls: known here, whatever is in Redis, and with whichever serializer that was written."""
+    return {"_func_name": dispatch.RUNNER, "_args": (str(job.uuid), job.attempt), "_kwargs": {}, "_instance": None}
 
 
 def _is_as_before(baseline: Baseline, job: TenantJob | None) -> bool:

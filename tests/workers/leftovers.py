@@ -7,6 +7,7 @@ import asyncio
 import ctypes
 import decimal
 import fcntl
+import io
 import locale
 import os
 import platform
@@ -233,6 +234,7 @@ IN_ANY = {
     "locale": Leftover(lambda: locale.setlocale(locale.LC_TIME, "C.UTF-8"), lambda: locale.setlocale(locale.LC_TIME)),
     "wakeup descriptor": Leftover(_leave_wakeup_descriptor, _sees_wakeup_descriptor),
     "event loop": Leftover(_leave_event_loop, _sees_event_loop),
+    "standard output": Leftover(lambda: setattr(sys, "stdout", io.StringIO()), lambda: type(sys.stdout).__name__),
     "rounding": Leftover(lambda: ctypes.CDLL(None).fesetround(UPWARD), lambda: repr(1.0 / len("abc"))),
     "hooks of generators": Leftover(
         lambda: sys.set_asyncgen_hooks(firstiter=print), lambda: str(sys.get_asyncgen_hooks().firstiter)

@@ -142,6 +142,17 @@ def test_what_their_worker_has_printed_is_seen_once() -> None:
     assert printed_by("tests.workers.classes.TalkativeWorker").count("words of the worker") == 2
 
 
+@pytest.mark.parametrize("worker_class", [PREFORK, FORKING])
+def test_a_job_runs_once_on_a_worker_with_another_serializer_than_its_queue(
+    workers: Workers, worker_class: str
+) -> None:
+    """RQ has been handed nothing of it that a worker of ours does not know."""
+    pushed, taken = enqueue(2)
+    assert queue_directory.queue_named("imports").job_ids == [fresh(pushed).rq_id]
+    assert burst(workers, worker_class, "--serializer", "rq.serializers.JSONSerializer") == 0
+    assert [(fresh(job).state, job.attempt, job.crashes) for job in (pushed, taken)] == [(State.FINISHED, 1, 0)] * 2
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_database_of_redis_that_a_job_has_selected_is_not_that_of_the_next_one() -> None:
     """It would not be found there, and be taken for one that was deleted."""
