@@ -18,8 +18,8 @@ local FRONT = -1e15   -- score of tenants that come with nothing to their accoun
 local BEHIND = 1e15   -- of those whose turn comes to nothing while nobody listens there
 local IN_LANE = 2e15  -- and of those that have another queue of their own
 
-local RECORD = '<dddddfHHIHBIIII'
-local NOTHING_YET = {0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+local RECORD = '<ddddddfHHIHBIIII'
+local NOTHING_YET = {0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 local LONGER = {1, 30, 900} -- seconds: of the runs of each length between these the last one is known that was charged
 
 -- What `parked` says besides 0 and 1: it left because none of its jobs may start, whichever it is, so that one more of
@@ -56,12 +56,12 @@ end
 -- done: virtual seconds of ended jobs. ahead: what those under way are charged. begun: the sum of their starts; jobs: how
 -- many. mean: seconds a job takes, negative if not known. share: 0 if not known. left: measured virtual time when it left
 -- the order, left_at: then. offers: counts them. frees: counts when it could do more, as by a free slot. parked: it left
--- because it was full. charged: the marks of what was charged last, by its length; 0 for none.
+-- because it was full. offset: what its share was changed by, see `change_share`. charged: the marks of what was charged last, by its length; 0 for none.
 local function new_record(queue, tenant, values)
   local r = {queue = queue, tenant = tenant}
-  r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked =
+  r.done, r.ahead, r.begun, r.left, r.left_at, r.offset, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked =
     unpack(values)
-  r.charged = {unpack(values, 12)}
+  r.charged = {unpack(values, 13)}
   r.had_jobs = r.jobs > 0
   return r
 end
@@ -116,8 +116,8 @@ local function write(r) r.changed = true end
 
 local function packed(r)
   local values = struct.pack(
-    RECORD, r.done, r.ahead, r.begun, r.left, r.left_at, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked,
-    unpack(r.charged)
+    RECORD, r.done, r.ahead, r.begun, r.left, r.left_at, r.offset, r.mean, r.jobs, r.share, r.offers, r.frees,
+    r.parked, unpack(r.charged)
   )
   return struct.pack('<Hc0', #r.queue, r.queue) .. values
 end
@@ -223,8 +223,11 @@ local function keep_all()
   if #fields > 0 then redis.call('HSET', KNOWN, unpack(fields)) end
 end
 
--- Below zero are those in front, see FRONT. What has ended may be less than nothing, see `change_share`.
-local function score_of(record) return string.format('%.17g', math.max(0, record.done + record.ahead)) end
+-- What it is charged, with what is expected of the jobs under way.
+local function account(record) return record.done + record.offset + record.ahead end
+
+-- Below zero are those in front, see FRONT.
+local function score_of(record) return string.format('%.17g', math.max(0, account(record))) end
 
 local function share_of(record) return math.max(1, record.share) end
 
@@ -253,7 +256,7 @@ end
 local function taken(record) return math.max(0, record.jobs * last_moment(record.queue) - record.begun) end
 
 -- Its virtual time without what is only expected of the jobs under way.
-local function measured(record) return record.done + by_share(record, taken(record)) end
+local function measured(record) return record.done + record.offset + by_share(record, taken(record)) end
 
 local function begin(record, jobs)
   record.ahead = record.ahead + jobs * charge_of(record)
@@ -266,28 +269,34 @@ local function finish(record, jobs, charged, moment)
   record.jobs = math.max(0, record.jobs - jobs)
   record.ahead = math.max(0, record.ahead - charged)
   record.begun = math.max(0, record.begun - jobs * moment)
-  if record.jobs == 0 then record.ahead, record.begun = 0, 0 end
+  if record.jobs == 0 then record.ahead, record.begun, record.offset = 0, 0, 0 end
 end
 
 local function place_of(record) return redis.call('ZSCORE', key('order', record.queue), record.tenant) end
 
 local function place(record) redis.call('ZADD', key('order', record.queue), score_of(record), record.tenant) end
 
--- What it is charged has changed. Who stands in front has nothing under way. Returns whether it surely has a place.
+-- It has nothing under way, and is not ahead of the queue.
+local function has_nothing_on_account(record)
+  return record.jobs == 0 and account(record) <= times_of(record.queue).virtual
+end
+
+-- What it is charged has changed. Who stands in front stays there only with nothing to its account, and had nothing under way.
+-- Returns whether it surely has a place.
 local function place_again(record)
-  if not record.had_jobs and tonumber(place_of(record) or 0) < 0 then return true end
+  if not record.had_jobs and tonumber(place_of(record) or 0) < 0 and has_nothing_on_account(record) then return true end
   return redis.call('ZADD', key('order', record.queue), 'XX', 'CH', score_of(record), record.tenant) == 1
 end
 
--- Its time counts by another share from now on: what the jobs under way have taken until now is divided by the one before,
--- also where their ends will divide all that they take by this one.
+-- Its time counts by another share from now on. Their ends will divide all that the jobs under way take by this one; what they
+-- have taken until now counts by the one before: the offset makes up for that, until they have ended.
 local function change_share(record, share)
   if record.share == share then return end
   local old, before = share_of(record), measured(record)
   local was_known = record.share > 0
   record.share = share
   if was_known and record.jobs > 0 then
-    record.done = before - by_share(record, taken(record))
+    record.offset = before - record.done - by_share(record, taken(record))
     record.ahead = math.max(record.ahead * old / share, by_share(record, taken(record)))
     place_again(record)
   end
@@ -307,12 +316,12 @@ local function come_back(record, virtual)
     local seconds = now - record.left_at
     start = math.min(virtual, record.left + workers_seen(record.queue) * seconds)
   end
-  record.done = math.max(record.done, start - record.ahead)
+  record.done = math.max(record.done, start - record.offset - record.ahead)
 end
 
 -- It comes with nothing to its account.
 local function is_newcomer(record, virtual)
-  return record.parked == 0 and record.jobs == 0 and record.done + record.ahead <= virtual
+  return record.parked == 0 and record.jobs == 0 and account(record) <= virtual
 end
 
 local function enter(record)
@@ -350,7 +359,7 @@ end
 
 -- Its turn came to nothing. Who came with nothing to its account is first again.
 local function stay(record)
-  if record.jobs == 0 and record.done + record.ahead <= times_of(record.queue).virtual then
+  if has_nothing_on_account(record) then
     redis.call('ZADD', key('order', record.queue), string.format('%.17g', FRONT), record.tenant)
   else
     place(record)
@@ -551,7 +560,7 @@ local function first(queue, most, for_nobody)
   local jobs = heads[3] and 1 or most
   turn_of(record, jobs)
   place(record)
-  return told(record, jobs, not heads[3] or record.done + record.ahead <= tonumber(heads[4]), false)
+  return told(record, jobs, not heads[3] or account(record) <= tonumber(heads[4]), false)
 end
 
 -- What waits in RQ's list goes before tenants where it is one of their jobs, and else by turns with them.
@@ -584,9 +593,11 @@ local function settle(queue, tenant, seconds, mark)
   local charged = charge_of(record)
   local swept = times_of(queue).swept
   if seconds > now - swept then charged = math.max(charged, by_share(record, seconds - (now - swept))) end
+  local offset = record.offset / math.max(1, record.jobs)
   finish(record, 1, charged, now - math.max(0, seconds)) -- one that has not run was admitted lately
   if seconds >= 0 then
-    record.done = record.done + by_share(record, seconds)
+    record.done = record.done + offset + by_share(record, seconds)
+    if record.jobs > 0 then record.offset = record.offset - offset end
     note(queue, 'sure', math.max(times_of(queue).sure, math.min(times_of(queue).virtual, record.done)))
     local mean = times_of(queue).mean
     note(queue, 'mean', mean < 0 and seconds or mean + NEWEST * (seconds - mean))
@@ -828,16 +839,16 @@ function operations.again(tenant, seconds, mark, queue)
   if not has_place then come_back(record, times_of(queue).virtual) end
   local at = heads[1] == tenant and 3 or 1
   local other = tonumber(heads[at + 1] or math.huge)
-  if record.done + record.ahead > other then return false end
+  if account(record) > other then return false end
   turn_of(record, 1)
   if has_place then place(record) else record.left, record.left_at = measured(record), now end
-  return told(record, 1, record.done + record.ahead <= other, not has_place)
+  return told(record, 1, account(record) <= other, not has_place)
 end
 
 -- Whether the tenant, which has come back and has no place in the order, would stand before this first one.
 local function comes_before(record, score)
   if is_newcomer(record, times_of(record.queue).virtual) then return score >= 0 end
-  return record.done + record.ahead <= score
+  return account(record) <= score
 end
 
 -- A worker has taken a plain job of the tenant from RQ's list. Is it its turn, or is nobody kept waiting? Then it is charged;
@@ -980,6 +991,7 @@ function operations.forget(tenant)
 end
 
 local function charge(record, jobs, seconds)
+  if jobs < record.jobs then record.offset = record.offset * jobs / record.jobs end -- of those whose ends were lost
   record.jobs, record.begun = jobs, jobs == 0 and 0 or jobs * now - seconds
   record.ahead = jobs == 0 and 0 or math.max(jobs * charge_of(record), by_share(record, seconds))
   place_again(record)
@@ -1033,11 +1045,14 @@ local function up_to_date(said, known, change)
 end
 
 -- Charge so many jobs under way, and their seconds, as the database has said; so many, with this sum of their starts, were
--- known before it was asked. For as many jobs as are known here no more than is known here: one of the clocks may have been
--- put forward while they run, and nobody who comes meanwhile is to stand behind time that has not been.
+-- known before it was asked. Where no more run than were known here, before or since, they have taken no more than is known
+-- here: one of the clocks may have been put forward while they run, and nobody who comes meanwhile is to stand behind time that
+-- has not been.
 local function charge_as_said(record, said, seen)
   local seconds = record.jobs * now - record.begun
-  if said.jobs == seen.jobs then said.seconds = math.min(said.seconds, math.max(0, seen.jobs * now - seen.begun)) end
+  if said.jobs <= math.max(seen.jobs, record.jobs) then
+    said.seconds = math.min(said.seconds, math.max(0, seconds, seen.jobs * now - seen.begun))
+  end
   local more_jobs, more_seconds = record.jobs - seen.jobs, seconds - (seen.jobs * now - seen.begun)
   local jobs = up_to_date(said.jobs, record.jobs, more_jobs)
   charge(record, jobs, up_to_date(said.seconds, math.max(0, seconds), more_seconds))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import django_rq
 
 KNOWN = "tenant_slots:known"
-LAYOUT = "<dddddfHHIHB16x"
+LAYOUT = "<ddddddfHHIHB16x"
 """Without the marks of what was charged last, at its end: what a test writes has none."""
 SIZE = struct.calcsize(LAYOUT)
 
@@ -19,6 +19,7 @@ class Record(NamedTuple):
     begun: float
     left: float
     left_at: float
+    offset: float
     mean: float
     jobs: int
     share: int

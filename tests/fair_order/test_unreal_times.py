@@ -286,6 +286,37 @@ def test_nobody_stands_behind_time_for_which_only_the_clock_of_the_database_was_
     assert min(had[A], had[B], had[C]) >= 80
 
 
+def ends_another() -> None:
+    fair_order.freed(Freed(A, 0.3, QUEUE))
+
+
+def is_taken_and_not_committed() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "said"),
+    [
+        (nothing, one_starts, 3),
+        (one_starts, ends_another, 2),
+        (one_starts, is_taken_and_not_committed, 2),
+        (one_starts, nothing, 3),
+    ],
+)
+def test_nor_is_any_of_it_let_in_where_a_job_starts_or_ends_as_a_sweep_asks(
+    before: Callable[[], None], meanwhile: Callable[[], None], said: int
+) -> None:
+    """Two jobs have run for ten seconds when the clock of the database is put forward by an hour."""
+    offer(A), starts(A), starts(A)
+    seem_to_run_for_longer(A, 10)
+    fair_order.charge(QUEUE, [(A, 2, 20.0)])
+    before()
+    seen = fair_order.under_way(QUEUE)
+    meanwhile()
+    fair_order.charge(QUEUE, [(A, said, 2 * 3610.0)], seen=seen)
+    now = record(A)
+    assert now.jobs * clock() - now.begun <= 40
+
+
 def test_a_job_that_was_admitted_and_has_not_run_takes_nothing_of_what_others_have_run_for() -> None:
     offer(A), starts(A), starts(A)
     seem_to_run_for_longer(A, 600)
