@@ -12,6 +12,7 @@ local DUE = 100      -- tenants that come back at a time, of those that may star
 local NUDGE = 'tenant_slots-look' -- in RQ's list, in place of a job: whoever waits there is to look again. No job has this id
 local AT_ONCE = 0.02 -- seconds by which who looks again may be late
 local NOTICED = 1    -- seconds by which a queue's virtual time is put right
+local OUTDATED = 60  -- seconds by which a worker's word that it is there has to be wrong before a sweep forgets it
 local TO_PUSH = 1    -- seconds for which a turn keeps its place in the window, while its jobs are admitted and pushed
 
 local FRONT = -1e15   -- score of tenants that come with nothing to their account, the first one first
@@ -56,7 +57,8 @@ end
 -- done: virtual seconds of ended jobs. ahead: what those under way are charged. begun: the sum of their starts; jobs: how
 -- many. mean: seconds a job takes, negative if not known. share: 0 if not known. left: measured virtual time when it left
 -- the order, left_at: then. offers: counts them. frees: counts when it could do more, as by a free slot. parked: it left
--- because it was full. offset: what its share was changed by, see `change_share`. charged: the marks of what was charged last, by its length; 0 for none.
+-- because it was full. offset: what counts by another share of what those under way have taken, see `change_share`. charged:
+-- the marks of what was charged last, by its length; 0 for none.
 local function new_record(queue, tenant, values)
   local r = {queue = queue, tenant = tenant}
   r.done, r.ahead, r.begun, r.left, r.left_at, r.offset, r.mean, r.jobs, r.share, r.offers, r.frees, r.parked =
@@ -1002,10 +1004,10 @@ end
 -- A worker says for so many seconds that it is there: later than that is said by a clock that has been set back since.
 local function forget_workers(queue, seconds)
   for _, what in ipairs({'idle', 'workers'}) do
-    redis.call('ZREMRANGEBYSCORE', key(what, queue), now + seconds + 60, '+inf')
+    redis.call('ZREMRANGEBYSCORE', key(what, queue), now + seconds + OUTDATED, '+inf')
   end
-  redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', now - 60)
-  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', key('workers', queue), '-inf', now - 60)) do
+  redis.call('ZREMRANGEBYSCORE', key('idle', queue), '-inf', now - OUTDATED)
+  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', key('workers', queue), '-inf', now - OUTDATED)) do
     if redis.call('HEXISTS', worker, 'tenant_slots_class') == 0 then redis.call('ZREM', key('workers', queue), worker) end
   end
 end

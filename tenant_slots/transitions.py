@@ -445,24 +445,23 @@ def started(job: TenantJob) -> None:
     news.send("job_started", job=job)
 
 
-def release(job: TenantJob, *, seconds: float | None = None, **changes: Any) -> Release:
+def release(job: TenantJob, *, seconds: float | None = None, reason: str = "", **changes: Any) -> Release:
     """Move a job out of its slot, give its tenant a turn, and tell where the job went.
 
     Args:
         job, changes: as of `slots.release`.
         seconds: as of `follow`; None where nobody has measured them.
+        reason: what is told, where nothing is written into the job's row.
     """
     seconds = charges.unmeasured(job) if seconds is None else seconds
     released = slots.release(job, **changes)
-    follow(job, released, changes.get("error", ""), seconds)
+    follow(job, released, reason or changes.get("error", ""), seconds)
     return released
 
 
 def put_back(job: TenantJob) -> bool:
     """An admitted job would not be admitted by now: it goes to its place in the backlog. False: it has moved on."""
-    released = slots.release(job, states=(State.QUEUED,), state=State.WAITING)
-    follow(job, released, NOT_NOW, charges.unmeasured(job))
-    return bool(released)
+    return bool(release(job, reason=NOT_NOW, states=(State.QUEUED,), state=State.WAITING))
 
 
 def follow(
