@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import partial
+from typing import Any
 
 from tenant_slots import dispatch, fleet, owners, transitions
 from tenant_slots.conf import app_settings
@@ -105,7 +106,8 @@ def _end(
         # Its process was killed because somebody asked for that: nothing is counted. By RQ's own command, perhaps.
         noted["cancel_requested_at"] = job.cancel_requested_at or clock.now()
         counted = {}
-    released = bool(release(state=after, error=error, **counted, **noted))
+    changes: dict[str, Any] = {**counted, **noted}
+    released = bool(release(state=after, error=error, **changes))
     for column in counted if released else ():
         after_commit(partial(totals.add_lost_run, job.rq_queue_name, column))
     return released
